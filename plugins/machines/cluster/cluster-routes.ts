@@ -1,11 +1,10 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import type { FastifyPluginAsync, FastifyReply } from 'fastify'
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { MemberSchema, ReplicasSchema } from '../../../core/contracts/native-records.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, errorCodes } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { serverId } from '../../../core/system/server-id.ts'
 import { callNode, explainFailure } from './asking/node-call.ts'
 import type { ClusterNode } from './nodes/node.ts'
@@ -34,62 +33,54 @@ const ClusterSchema = Loose(
   { title: 'Cluster' }
 )
 
-const getCluster = nativeRoute('Cluster', 'getCluster', 'Show the members of this server', {
-  role: 'operator',
-  description: 'Also why an unreachable member gets no requests. Without members, this server answers alone.',
-  response: { 200: json('The members', ClusterSchema) }
-})
-const DrainRequestSchema = Loose(
-  {
-    member: Type.String({ minLength: 1, description: 'Its name' })
-  },
-  { title: 'ClusterDrain' }
-)
 const DrainedSchema = Loose(
   { member: MemberSchema, by: Type.Enum(['member', 'front'], { description: 'Who does it' }) },
   { title: 'DrainedMember' }
 )
-const DRAINING = {
-  role: 'admin',
-  body: DrainRequestSchema,
-  response: { 200: json('The member', DrainedSchema) },
-  errors: ['member_not_found', 'member_unreachable']
-} satisfies Parameters<typeof nativeRoute>[3]
-const undrain = nativeRoute('Cluster', 'undrainMember', 'Let a member take requests again', DRAINING)
-const drain = nativeRoute('Cluster', 'drainMember', 'Drain a member', {
-  ...DRAINING,
-  description:
-    'The member refuses all new requests and finishes those that it has (its own `POST /api/drain`, which ' +
-    "needs an admin's key to be set for it). With an operator's key only this server stops sending requests there: " +
-    '`by` is then `front`, and the notes of the member say how to make it refuse the requests of everybody.'
-})
 
 export function clusterRoutes(members: ClusterNodes, replicas: ReplicaKeeper): FastifyPluginAsync {
   return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const route = nativeRouter(instance, 'Cluster')
 
-    app.get('/cluster', getCluster, async () => ({
-      id: serverId,
-      members: members.records(),
-      sources: members.roster.sources.map(({ name, members, fault }) => ({
-        name,
-        members,
-        ...(fault !== undefined && { fault }),
-        ...(replicas.wanted(name) !== undefined && { wanted: replicas.wanted(name) })
-      })),
-      replicas: replicas.records()
-    }))
+    route('GET /cluster', 'getCluster', 'Show the members of this server', {
+      role: 'operator',
+      description: 'Also why an unreachable member gets no requests. Without members, this server answers alone.',
+      response: { 200: json('The members', ClusterSchema) },
+      handler: async () => ({
+        id: serverId,
+        members: members.records(),
+        sources: members.roster.sources.map(({ name, members, fault }) => ({
+          name,
+          members,
+          ...(fault !== undefined && { fault }),
+          ...(replicas.wanted(name) !== undefined && { wanted: replicas.wanted(name) })
+        })),
+        replicas: replicas.records()
+      })
+    })
 
-    async function setDraining(reply: FastifyReply, name: string, drains: boolean) {
-      const member = members.require(name)
-      const isOwn = await drainThere(member, drains, clientSignal(reply))
-      member.hold(!isOwn && drains)
-      const by = isOwn ? ('member' as const) : ('front' as const)
-      reply.log.info({ member: name, by }, drains ? 'a member drains' : 'a member takes requests again')
-      return { member: member.record([]), by }
-    }
-    app.post('/cluster/drain', drain, ({ body }, reply) => setDraining(reply, body.member, true))
-    app.delete('/cluster/drain', undrain, ({ body }, reply) => setDraining(reply, body.member, false))
+    const setDraining = (drains: boolean) => ({
+      role: 'admin' as const,
+      body: Loose({ member: Type.String({ minLength: 1, description: 'Its name' }) }, { title: 'ClusterDrain' }),
+      response: { 200: json('The member', DrainedSchema) },
+      errors: errorCodes('member_not_found member_unreachable'),
+      async handler({ body }: FastifyRequest<{ Body: { member: string } }>, reply: FastifyReply) {
+        const member = members.require(body.member)
+        const isOwn = await drainThere(member, drains, clientSignal(reply))
+        member.hold(!isOwn && drains)
+        const by = isOwn ? ('member' as const) : ('front' as const)
+        reply.log.info({ member: member.name, by }, drains ? 'a member drains' : 'a member takes requests again')
+        return { member: member.record([]), by }
+      }
+    })
+    route('POST /cluster/drain', 'drainMember', 'Drain a member', {
+      ...setDraining(true),
+      description:
+        'The member refuses all new requests and finishes those that it has (its own `POST /api/drain`, which ' +
+        "needs an admin's key to be set for it). With an operator's key only this server stops sending requests there: " +
+        '`by` is then `front`, and the notes of the member say how to make it refuse the requests of everybody.'
+    })
+    route('DELETE /cluster/drain', 'undrainMember', 'Let a member take requests again', setDraining(false))
   }
 }
 

@@ -1,4 +1,3 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { embedChunked, rerankChunked } from '../../../../core/answers/embed-in-batches.ts'
@@ -16,7 +15,7 @@ import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { endWithFailure, openReplyStream } from '../../../../core/http/reply-stream.ts'
 import { Loose } from '../../../../core/http/request-fields.ts'
 import type { TokenTally } from '../../../../core/http/request-record.ts'
-import { ANSWER_ERRORS, json, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { ANSWER_ERRORS, json, nativeRouter } from '../../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { parseRequestedName, publicModelName } from '../../../../core/models/model-name.ts'
 import { DEFAULT_SAMPLING_OPTIONS, parseKeepAlive, parseOptions } from '../../../../core/models/options.ts'
@@ -38,10 +37,10 @@ const MAX_DESCRIBED = 100
 
 export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'providerOf'> }): FastifyPluginAsync {
   return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const route = nativeRouter(instance, 'Cluster')
     const answers = new RunningAnswers()
 
-    const ask = nativeRoute('Cluster', 'askForFront', 'Answer for a gateway', {
+    route('POST /ask', 'askForFront', 'Answer for a gateway', {
       role: 'operator',
       description:
         'What a gateway asks of its members: the calls of an engine. Answers are lines of JSON, each a list of deltas, or with `bytes` ' +
@@ -60,44 +59,44 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
           }
         }
       },
-      errors: ANSWER_ERRORS
-    })
-    app.post('/ask', ask, async (request, reply) => {
-      const { body } = request
-      const model = parseRequestedName(body.model)
-      const variant = catalogFor(deps.catalog, request.caller).get(model)
-      requireOwn(variant)
-      actFor(request, body)
-      const lease: ModelLease = {
-        model,
-        options: parseOptions(body.options).load,
-        keepAlive: parseKeepAlive(body.keep_alive),
-        ...(body.mode && { mode: body.mode }),
-        ...(body.slots && { slots: body.slots })
-      }
-      if (body.call === 'endThought') {
-        const named = { id: body.control ?? '', owner: request.caller.owner, model: variant }
-        return { value: await answers.endThought(named, clientSignal(reply)) }
-      }
-      if (body.call === 'load') return await load(deps, request, reply, lease, variant)
-      const fields = (body.request ?? {}) as EngineFields
-      const { call } = body
-      if (!isAnswer(call)) {
-        const asked = { operation: ONCE_OPERATIONS[call], body: fields, lease }
-        const value = await askOnce(deps, reply, asked, (leased, fields, tally) =>
-          callOnce(leased, call, fields, tally)
-        )
-        return { value }
-      }
-      const running = body.control && answers.begin(body.control, request.caller.owner, variant, true)
-      try {
-        await answer(deps, request, reply, { operation: call, body: fields, lease, variant, ...running }, body)
-      } finally {
-        if (running) running.end()
+      errors: ANSWER_ERRORS,
+      handler: async (request, reply) => {
+        const { body } = request
+        const model = parseRequestedName(body.model)
+        const variant = catalogFor(deps.catalog, request.caller).get(model)
+        requireOwn(variant)
+        actFor(request, body)
+        const lease: ModelLease = {
+          model,
+          options: parseOptions(body.options).load,
+          keepAlive: parseKeepAlive(body.keep_alive),
+          ...(body.mode && { mode: body.mode }),
+          ...(body.slots && { slots: body.slots })
+        }
+        if (body.call === 'endThought') {
+          const named = { id: body.control ?? '', owner: request.caller.owner, model: variant }
+          return { value: await answers.endThought(named, clientSignal(reply)) }
+        }
+        if (body.call === 'load') return await load(deps, request, reply, lease, variant)
+        const fields = (body.request ?? {}) as EngineFields
+        const { call } = body
+        if (!isAnswer(call)) {
+          const asked = { operation: ONCE_OPERATIONS[call], body: fields, lease }
+          const value = await askOnce(deps, reply, asked, (leased, fields, tally) =>
+            callOnce(leased, call, fields, tally)
+          )
+          return { value }
+        }
+        const running = body.control && answers.begin(body.control, request.caller.owner, variant, true)
+        try {
+          await answer(deps, request, reply, { operation: call, body: fields, lease, variant, ...running }, body)
+        } finally {
+          if (running) running.end()
+        }
       }
     })
 
-    const describe = nativeRoute('Cluster', 'describeModels', 'Describe models for a gateway', {
+    route('POST /describe', 'describeModels', 'Describe models for a gateway', {
       role: 'operator',
       audited: false,
       bodySize: 'large',
@@ -119,15 +118,15 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
           )
         )
       },
-      errors: ['invalid_model_name']
-    })
-    app.post('/describe', describe, async ({ body, caller }) => {
-      const catalog = catalogFor(deps.catalog, caller)
-      const wanted =
-        body.models.length > 0
-          ? body.models.flatMap(name => catalog.find(parseRequestedName(name)) ?? [])
-          : catalog.list()
-      return { models: wanted.filter(isOwn).map(variant => described(deps, variant)) }
+      errors: ['invalid_model_name'],
+      handler: async ({ body, caller }) => {
+        const catalog = catalogFor(deps.catalog, caller)
+        const wanted =
+          body.models.length > 0
+            ? body.models.flatMap(name => catalog.find(parseRequestedName(name)) ?? [])
+            : catalog.list()
+        return { models: wanted.filter(isOwn).map(variant => described(deps, variant)) }
+      }
     })
   }
 }

@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import type { Catalog } from '../../../../core/contracts/models.ts'
@@ -10,7 +9,7 @@ import { CorralError } from '../../../../core/errors.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { endWithFailure, openReplyStream } from '../../../../core/http/reply-stream.ts'
 import { Given, Loose, Titled } from '../../../../core/http/request-fields.ts'
-import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRouter } from '../../../../core/http/response-schemas.ts'
 import { FILE_REPLIES, sendStoredFile } from '../../../../core/http/stored-file-reply.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
@@ -30,65 +29,6 @@ const TicketSchema = Titled('CopyTicket', {
   expires_at: Time()
 })
 
-const issueTicket = nativeRoute('Cluster', 'issueTicket', 'Let another server copy a model', {
-  role: 'operator',
-  description:
-    'A gateway passes the ticket to the member that lacks the model, which then needs no key here. It is valid once, for one model.',
-  body: Loose({ model: Type.String({ minLength: 1, description: 'Its name here' }) }, { title: 'TicketRequest' }),
-  response: { 200: json('The ticket', TicketSchema) },
-  errors: [...FILE_ERRORS, 'forbidden_model']
-})
-const redeemTicket = nativeRoute('Cluster', 'redeemTicket', 'Redeem a ticket for a model', {
-  role: 'anyone',
-  description: 'The ticket authorizes the caller.',
-  body: Loose({ ticket: Type.String({ minLength: 1, maxLength: 200 }) }, { title: 'RedeemRequest' }),
-  response: { 200: json('The files to copy', OfferSchema) },
-  errors: ['unauthorized', 'model_not_found']
-})
-const readFile = nativeRoute('Cluster', 'readModelFile', 'Read a file of a model with a ticket', {
-  role: 'anyone',
-  description: 'With "Authorization: Bearer <token>", as returned when the ticket was redeemed. One range at a time.',
-  params: Type.Object({ sha256: Type.String({ description: 'Of the file, as it was offered: 64 hex digits' }) }),
-  headers: Type.Object({
-    authorization: Type.Optional(Type.String({ description: 'Bearer <token>' })),
-    range: Type.Optional(Type.String({ description: 'Such as bytes=0-1023' })),
-    'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' }))
-  }),
-  response: FILE_REPLIES,
-  errors: ['unauthorized', 'model_not_found']
-})
-const copy = nativeRoute('Cluster', 'copyFromMember', 'Copy a model from another server', {
-  role: 'operator',
-  description:
-    'A gateway asks this of the member that lacks a model. Pauses when the client disconnects; the next request resumes it. The last line has the model; a failure after the first byte is the trailer `x-corral-failure`.',
-  body: Loose(
-    {
-      source: Type.String({
-        minLength: 1,
-        maxLength: 200,
-        description: 'Name of the server that has the model, for messages'
-      }),
-      url: Type.String({ pattern: '^https?://[^/?#@]+/?$', description: 'Its address' }),
-      tls_name: Given(
-        Type.String({
-          pattern: '^[A-Za-z0-9.:_-]{1,255}$',
-          description: 'The name in its certificate, if different'
-        })
-      ),
-      ticket: Type.String({ minLength: 1, maxLength: 200, description: 'The ticket that it has issued for the model' }),
-      digest: Sha256("The model's digest; other files are refused")
-    },
-    { title: 'MemberCopy' }
-  ),
-  response: {
-    200: {
-      description: 'Lines of JSON: progress, and last `model`',
-      content: { 'application/x-ndjson': { schema: Type.String() } }
-    }
-  },
-  errors: [...DOWNLOAD_ERRORS, 'copy_failed', 'model_exists', 'pull_cancelled', 'rate_limited']
-})
-
 export function copyRoutes({ storage, catalog, sources, describe }: Dependencies): FastifyPluginAsync {
   const tickets = new Tickets()
 
@@ -99,29 +39,52 @@ export function copyRoutes({ storage, catalog, sources, describe }: Dependencies
   }
 
   return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const route = nativeRouter(instance, 'Cluster')
 
-    app.post('/tickets', issueTicket, async ({ body, caller }) => {
-      const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(body.model)))
-      const { ticket, expiresAt } = tickets.issue(variant)
-      return { ticket, expires_at: expiresAt.toISOString() }
-    })
-
-    app.post('/tickets/redeem', redeemTicket, async ({ body }) => {
-      const { grant, token } = tickets.redeem(body.ticket)
-      const { model, label, revision, format, digest, origin, defaults, files } = granted(grant)
-      const { owner, name } = model
-      return {
-        ...{ owner, name, label, revision, format, digest, origin, token },
-        ...(defaults && { defaults }),
-        files: files.map(({ path, size, sha256, role }) => ({ path, size, sha256, role }))
+    route('POST /tickets', 'issueTicket', 'Let another server copy a model', {
+      role: 'operator',
+      description:
+        'A gateway passes the ticket to the member that lacks the model, which then needs no key here. It is valid once, for one model.',
+      body: Loose({ model: Type.String({ minLength: 1, description: 'Its name here' }) }, { title: 'TicketRequest' }),
+      response: { 200: json('The ticket', TicketSchema) },
+      errors: [...FILE_ERRORS, 'forbidden_model'],
+      handler: async ({ body, caller }) => {
+        const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(body.model)))
+        const { ticket, expiresAt } = tickets.issue(variant)
+        return { ticket, expires_at: expiresAt.toISOString() }
       }
     })
 
-    app.route({
-      method: ['GET', 'HEAD'],
-      url: '/files/:sha256',
-      ...readFile,
+    route('POST /tickets/redeem', 'redeemTicket', 'Redeem a ticket for a model', {
+      role: 'anyone',
+      description: 'The ticket authorizes the caller.',
+      body: Loose({ ticket: Type.String({ minLength: 1, maxLength: 200 }) }, { title: 'RedeemRequest' }),
+      response: { 200: json('The files to copy', OfferSchema) },
+      errors: ['unauthorized', 'model_not_found'],
+      handler: async ({ body }) => {
+        const { grant, token } = tickets.redeem(body.ticket)
+        const { model, label, revision, format, digest, origin, defaults, files } = granted(grant)
+        const { owner, name } = model
+        return {
+          ...{ owner, name, label, revision, format, digest, origin, token },
+          ...(defaults && { defaults }),
+          files: files.map(({ path, size, sha256, role }) => ({ path, size, sha256, role }))
+        }
+      }
+    })
+
+    route('GET,HEAD /files/:sha256', 'readModelFile', 'Read a file of a model with a ticket', {
+      role: 'anyone',
+      description:
+        'With "Authorization: Bearer <token>", as returned when the ticket was redeemed. One range at a time.',
+      params: Type.Object({ sha256: Type.String({ description: 'Of the file, as it was offered: 64 hex digits' }) }),
+      headers: Type.Object({
+        authorization: Type.Optional(Type.String({ description: 'Bearer <token>' })),
+        range: Type.Optional(Type.String({ description: 'Such as bytes=0-1023' })),
+        'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' }))
+      }),
+      response: FILE_REPLIES,
+      errors: ['unauthorized', 'model_not_found'],
       handler: async (request, reply) => {
         const variant = granted(tickets.admitted(request.headers.authorization))
         const file = variant.files.find(({ sha256 }) => sha256 === request.params.sha256)
@@ -134,20 +97,55 @@ export function copyRoutes({ storage, catalog, sources, describe }: Dependencies
       }
     })
 
-    app.post('/copy', copy, async (request, reply) => {
-      const { source: name, url, tls_name: tlsName, ticket, digest } = request.body
-      if (!URL.canParse(url)) {
-        const message = '"url" is not the address of a server. Use one such as http://10.0.0.11:11435.'
-        throw new CorralError('invalid_request', message, { param: 'url' })
+    route('POST /copy', 'copyFromMember', 'Copy a model from another server', {
+      role: 'operator',
+      description:
+        'A gateway asks this of the member that lacks a model. Pauses when the client disconnects; the next request resumes it. The last line has the model; a failure after the first byte is the trailer `x-corral-failure`.',
+      body: Loose(
+        {
+          source: Type.String({
+            minLength: 1,
+            maxLength: 200,
+            description: 'Name of the server that has the model, for messages'
+          }),
+          url: Type.String({ pattern: '^https?://[^/?#@]+/?$', description: 'Its address' }),
+          tls_name: Given(
+            Type.String({
+              pattern: '^[A-Za-z0-9.:_-]{1,255}$',
+              description: 'The name in its certificate, if different'
+            })
+          ),
+          ticket: Type.String({
+            minLength: 1,
+            maxLength: 200,
+            description: 'The ticket that it has issued for the model'
+          }),
+          digest: Sha256("The model's digest; other files are refused")
+        },
+        { title: 'MemberCopy' }
+      ),
+      response: {
+        200: {
+          description: 'Lines of JSON: progress, and last `model`',
+          content: { 'application/x-ndjson': { schema: Type.String() } }
+        }
+      },
+      errors: [...DOWNLOAD_ERRORS, 'copy_failed', 'model_exists', 'pull_cancelled', 'rate_limited'],
+      handler: async (request, reply) => {
+        const { source: name, url, tls_name: tlsName, ticket, digest } = request.body
+        if (!URL.canParse(url)) {
+          const message = '"url" is not the address of a server. Use one such as http://10.0.0.11:11435.'
+          throw new CorralError('invalid_request', message, { param: 'url' })
+        }
+        const stream = openReplyStream(reply, MEMBER_LINES)
+        const signal = clientSignal(reply)
+        const onProgress = (progress: Progress) => void stream.write(`${JSON.stringify({ progress })}\n`)
+        await endWithFailure(stream, request, parseTrailers(reply).failure, async () => {
+          const source = { name, url, ticket, ...(tlsName ? { tlsName } : {}) }
+          const variant = await sources.copy(source, digest, request.caller, signal, onProgress)
+          stream.end(`${JSON.stringify({ model: describe(variant) })}\n`)
+        })
       }
-      const stream = openReplyStream(reply, MEMBER_LINES)
-      const signal = clientSignal(reply)
-      const onProgress = (progress: Progress) => void stream.write(`${JSON.stringify({ progress })}\n`)
-      await endWithFailure(stream, request, parseTrailers(reply).failure, async () => {
-        const source = { name, url, ticket, ...(tlsName ? { tlsName } : {}) }
-        const variant = await sources.copy(source, digest, request.caller, signal, onProgress)
-        stream.end(`${JSON.stringify({ model: describe(variant) })}\n`)
-      })
     })
   }
 }

@@ -1,4 +1,3 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import type { Catalog, Model } from '../../../../core/contracts/models.ts'
@@ -8,7 +7,7 @@ import { type Progress, progressText } from '../../../../core/contracts/progress
 import { CorralError, errorCodes } from '../../../../core/errors.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { Given, Loose } from '../../../../core/http/request-fields.ts'
-import { DOWNLOAD_ERRORS, jsonOrStream, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { DOWNLOAD_ERRORS, jsonOrStream, nativeRouter } from '../../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { bareName, parseRequestedName } from '../../../../core/models/model-name.ts'
 import { parseFailedReply } from '../asking/ask-protocol.ts'
@@ -18,34 +17,6 @@ import type { ClusterNodes } from '../nodes/nodes.ts'
 import type { Copies, CopyFailure } from './copies.ts'
 
 type Dependencies = { members: ClusterNodes; copies: Copies; catalog: Catalog; streams: EventStreams }
-
-const pull = nativeRoute('Cluster', 'pullAtMember', 'Pull a model at a member', {
-  role: 'operator',
-  description:
-    'A model of another member is copied from there. Anything else, and models that no member can send any more, the member pulls from their hub, as with its own `POST /api/pull`, whose other fields are passed on.',
-  body: Loose(
-    {
-      member: Type.String({ minLength: 1, description: 'Its name' }),
-      model: Type.String({ minLength: 1, description: 'As for POST /api/pull' }),
-      stream: Given(Type.Boolean({ default: true }))
-    },
-    { title: 'MemberPull' }
-  ),
-  response: {
-    200: jsonOrStream('The member has it', Done('success'), {
-      event: 'Progress; the last event is a success or an error',
-      item: PullEventSchema,
-      types: ['text/event-stream', 'application/x-ndjson']
-    })
-  },
-  errors: [
-    ...DOWNLOAD_ERRORS,
-    ...errorCodes(
-      'member_not_found member_unreachable copy_failed invalid_model_name repo_not_found model_exists hub_forbidden',
-      'pull_cancelled address_not_allowed unsupported_capability forbidden_model'
-    )
-  ]
-})
 
 /** Pulls at nodes, which need not use the internet for a model that another node has. */
 export function pullRoute({ members, copies, catalog, streams }: Dependencies): FastifyPluginAsync {
@@ -61,55 +32,82 @@ export function pullRoute({ members, copies, catalog, streams }: Dependencies): 
   }
 
   return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    app.post('/pull', pull, async (request, reply) => {
-      const { member: name, ...body } = request.body
-      const member = members.require(name)
-      const signal = clientSignal(reply)
-      const isPlain = !('as' in body || 'dry_run' in body || 'detach' in body)
-      const variant = isPlain ? known(body.model, request.caller) : undefined
-      const has = (other: ClusterNode) => other.models.get(variant!.key)?.digest === variant!.digest
-      const holders = () => members.all().filter(other => other.view.state !== 'away' && has(other))
-      if (!variant || has(member) || holders().length === 0) return await passOn()
+    const route = nativeRouter(instance, 'Cluster')
+    route('POST /pull', 'pullAtMember', 'Pull a model at a member', {
+      role: 'operator',
+      description:
+        'A model of another member is copied from there. Anything else, and models that no member can send any more, the member pulls from their hub, as with its own `POST /api/pull`, whose other fields are passed on.',
+      body: Loose(
+        {
+          member: Type.String({ minLength: 1, description: 'Its name' }),
+          model: Type.String({ minLength: 1, description: 'As for POST /api/pull' }),
+          stream: Given(Type.Boolean({ default: true }))
+        },
+        { title: 'MemberPull' }
+      ),
+      response: {
+        200: jsonOrStream('The member has it', Done('success'), {
+          event: 'Progress; the last event is a success or an error',
+          item: PullEventSchema,
+          types: ['text/event-stream', 'application/x-ndjson']
+        })
+      },
+      errors: [
+        ...DOWNLOAD_ERRORS,
+        ...errorCodes(
+          'member_not_found member_unreachable copy_failed invalid_model_name repo_not_found model_exists hub_forbidden',
+          'pull_cancelled address_not_allowed unsupported_capability forbidden_model'
+        )
+      ],
+      handler: async (request, reply) => {
+        const { member: name, ...body } = request.body
+        const member = members.require(name)
+        const signal = clientSignal(reply)
+        const isPlain = !('as' in body || 'dry_run' in body || 'detach' in body)
+        const variant = isPlain ? known(body.model, request.caller) : undefined
+        const has = (other: ClusterNode) => other.models.get(variant!.key)?.digest === variant!.digest
+        const holders = () => members.all().filter(other => other.view.state !== 'away' && has(other))
+        if (!variant || has(member) || holders().length === 0) return await passOn()
 
-      const success = { status: 'success' }
-      const copied = async (onStatus: (status: object) => void) => {
-        let failure: CopyFailure | undefined
-        const onProgress = (progress: Progress) => {
-          const { completed, total } = progress
-          const isCounted = completed !== undefined && total !== undefined
-          onStatus({
-            status: progressText(progress),
-            ...(isCounted && { digest: variant.publicName, completed, total })
-          })
+        const success = { status: 'success' }
+        const copied = async (onStatus: (status: object) => void) => {
+          let failure: CopyFailure | undefined
+          const onProgress = (progress: Progress) => {
+            const { completed, total } = progress
+            const isCounted = completed !== undefined && total !== undefined
+            onStatus({
+              status: progressText(progress),
+              ...(isCounted && { digest: variant.publicName, completed, total })
+            })
+          }
+          for (const from of holders()) {
+            failure = await copies.copy(variant, { member, from }, other => other === name, signal, onProgress)
+            if (!failure || failure.member !== undefined) break
+          }
+          if (failure && failure.error.code !== 'copy_failed') throw failure.error
+          return !failure
         }
-        for (const from of holders()) {
-          failure = await copies.copy(variant, { member, from }, other => other === name, signal, onProgress)
-          if (!failure || failure.member !== undefined) break
-        }
-        if (failure && failure.error.code !== 'copy_failed') throw failure.error
-        return !failure
-      }
-      if (body.stream === false) return (await copied(() => {})) ? success : await passOn()
-      return await streams.reply(request, reply, async stream => {
-        const { label, size, model, publicName } = variant
-        void stream.send({ status: `pulling ${body.model}`, model: bareName(model), label, size })
-        const isCopied = await copied(event => void stream.send(event))
-        if (!isCopied) await fromHub(member, { ...body, model: publicName, stream: false }, signal)
-        return success
-      })
+        if (body.stream === false) return (await copied(() => {})) ? success : await passOn()
+        return await streams.reply(request, reply, async stream => {
+          const { label, size, model, publicName } = variant
+          void stream.send({ status: `pulling ${body.model}`, model: bareName(model), label, size })
+          const isCopied = await copied(event => void stream.send(event))
+          if (!isCopied) await fromHub(member, { ...body, model: publicName, stream: false }, signal)
+          return success
+        })
 
-      /** Repeats the client's request at the node and passes its answer on. */
-      async function passOn() {
-        const { accept, 'x-stream-format': format } = request.headers
-        const headers = { ...(accept && { accept }), ...(format && { 'x-stream-format': String(format) }) }
-        const answer = await asked(member, body, signal, headers)
-        const type = answer.headers['content-type']
-        return await reply
-          .code(answer.statusCode)
-          .header('content-type', String(type ?? 'application/json'))
-          .header('cache-control', 'no-cache, no-transform')
-          .send(answer.body)
+        /** Repeats the client's request at the node and passes its answer on. */
+        async function passOn() {
+          const { accept, 'x-stream-format': format } = request.headers
+          const headers = { ...(accept && { accept }), ...(format && { 'x-stream-format': String(format) }) }
+          const answer = await asked(member, body, signal, headers)
+          const type = answer.headers['content-type']
+          return await reply
+            .code(answer.statusCode)
+            .header('content-type', String(type ?? 'application/json'))
+            .header('cache-control', 'no-cache, no-transform')
+            .send(answer.body)
+        }
       }
     })
   }
