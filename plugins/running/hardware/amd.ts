@@ -155,7 +155,7 @@ export const rocminfo: Probe = {
   }
 }
 
-// ---- rocm-smi: JSON, CSV or text, with field names that differ from version to version
+// ---- rocm-smi: JSON or CSV, with field names that differ from version to version
 
 type Cards = Map<string, Map<string, string>>
 
@@ -206,22 +206,11 @@ function csvCards(text: string): Cards | undefined {
   return cards
 }
 
-function textCards(text: string): Cards | undefined {
-  const cards: Cards = new Map()
-  for (const line of text.split(/\r?\n/)) {
-    const match = /^GPU\[(\d+)\]\s*:\s*([^:]+?)\s*:\s*(.*?)\s*$/.exec(line)
-    if (!match) continue
-    const fields = cards.get(match[1]!) ?? new Map<string, string>()
-    cards.set(match[1]!, fields.set(match[2]!.toLowerCase(), match[3]!))
-  }
-  return cards.size > 0 ? cards : undefined
-}
-
-/** Parses any of the three formats. Returns undefined for other text and for truncated JSON. */
+/** Parses either format. Returns undefined for other text and for truncated JSON. */
 export function parseRocmSmi(text: string): Sighting[] | undefined {
   // Warnings may precede the JSON.
   const json = text.slice(text.indexOf('{'), text.lastIndexOf('}') + 1)
-  const cards = isObject(parseAnyJson(json)) ? jsonCards(json) : (csvCards(text) ?? textCards(text))
+  const cards = isObject(parseAnyJson(json)) ? jsonCards(json) : csvCards(text)
   if (!cards) return undefined
   const inOrder = [...cards].sort(([a], [b]) => a.localeCompare(b, 'en', { numeric: true }))
   return inOrder.map(([, fields]) => sightingOf(fields))
