@@ -17,21 +17,12 @@ import {
 
 /* Finds room for a waiting model: which models stay, which are evicted, and the errors if there is none. Pure. */
 
-/** An engine that takes room now or soon. */
-export interface Tenant {
-  key: string
-  groups: readonly string[]
-  use: MemoryUse
-  /** It uses no memory of this machine, and does not count towards `max_loaded_models`. */
-  elsewhere: boolean
-}
-
 /** Changes that the models ahead in the queue will make. The models behind them plan with these. */
 export interface Ahead {
   leaving: Set<EngineState>
-  coming: Tenant[]
+  coming: EngineState[]
   /** Models that have to wait until some of the coming models have had their turn. */
-  nextTurn: Tenant[]
+  nextTurn: EngineState[]
   /** Whether one of them waits for other loads to end. */
   waitsForLoads: boolean
 }
@@ -66,10 +57,10 @@ export function findRoom(
   ahead: Ahead,
   now: number
 ): Room {
-  const newcomer = plannedTenant(engine, plan)
+  const newcomer = planned(engine, plan)
   const staying = stayingBeside(state, engine)
   const pinned = staying.filter(other => other.pinned)
-  if (!fits(state, pinned.map(toTenant), newcomer)) return { when: 'never', pinned }
+  if (!fits(state, pinned, newcomer)) return { when: 'never', pinned }
 
   const ifLater = staying.filter(other => !ahead.leaving.has(other))
   const enoughLater = (gone: readonly EngineState[]) =>
@@ -119,7 +110,7 @@ export function loadsToAwait(
   const others = enginesBeside(state, engine)
   const loading = others.filter(other => isIn(other, 'loading'))
   const certain = [plan, ...loading.map(other => other.phase.plan)].every(each => each.estimate.certain && !each.alone)
-  const newcomer = plannedTenant(engine, plan)
+  const newcomer = planned(engine, plan)
   const sure = !ahead.waitsForLoads && certain && fits(state, without(others, victims), newcomer, PARALLEL_LOAD_SHARE)
   return sure ? [] : loading
 }
@@ -128,13 +119,13 @@ export function loadsToAwait(
 export function stopsToAwait(state: SchedulerState, engine: EngineState, plan: PreparedPlan): EngineState[] {
   const others = enginesBeside(state, engine)
   const stopping = others.filter(other => isIn(other, 'stopping'))
-  return plan.alone || !fits(state, others.map(toTenant), plannedTenant(engine, plan)) ? stopping : []
+  return plan.alone || !fits(state, others, planned(engine, plan)) ? stopping : []
 }
 
 /** Returns the idle engines to evict when engines turn out to use more than the budget. */
 export function surplus(state: SchedulerState, now: number): EngineInPhase<'ready'>[] {
   const staying = [...state.engines.values()].filter(other => isIn(other, 'loading', 'ready', 'draining'))
-  const pools = overfull(state, staying.map(toTenant))
+  const pools = overfull(state, staying)
   if (!pools.length) return []
   const background = staying
     .filter(isIdle)
@@ -155,12 +146,9 @@ export function getTurnEnd(
   }
 }
 
-export function plannedTenant({ key, groups, elsewhere }: EngineState, plan: PreparedPlan): Tenant {
-  return { key, groups, elsewhere, use: plan.estimate.use }
-}
-
-function toTenant(engine: EngineState): Tenant {
-  return { key: engine.key, groups: engine.groups, elsewhere: engine.elsewhere, use: reservedBy(engine) }
+/** The engine that a plan will start, as if it were loading. */
+export function planned(engine: EngineState, plan: PreparedPlan): EngineState {
+  return { ...engine, phase: { name: 'loading', run: 0, plan } }
 }
 
 function enginesBeside(state: SchedulerState, engine: EngineState): EngineState[] {
@@ -171,31 +159,31 @@ function stayingBeside(state: SchedulerState, engine: EngineState): EngineState[
   return enginesBeside(state, engine).filter(other => !isIn(other, 'stopping'))
 }
 
-function without(engines: readonly EngineState[], gone: readonly EngineState[]): Tenant[] {
-  return engines.filter(engine => !gone.includes(engine)).map(toTenant)
+function without(engines: readonly EngineState[], gone: readonly EngineState[]): EngineState[] {
+  return engines.filter(engine => !gone.includes(engine))
 }
 
 /** Whether two models may not be in memory together. Two modes of one model may. */
-function exclude(a: Tenant, b: Tenant): boolean {
+function exclude(a: EngineState, b: EngineState): boolean {
   return a.key.split('#', 1)[0] !== b.key.split('#', 1)[0] && a.groups.some(group => b.groups.includes(group))
 }
 
-function sum(tenants: readonly Tenant[], pool: string): number {
-  return tenants.reduce((bytes, { use }) => bytes + (use[pool] ?? 0), 0)
+function sum(engines: readonly EngineState[], pool: string): number {
+  return engines.reduce((bytes, engine) => bytes + (reservedBy(engine)[pool] ?? 0), 0)
 }
 
 /** Whether `newcomer` fits beside `present`, within `share` of the budget. */
-function fits(state: SchedulerState, present: readonly Tenant[], newcomer: Tenant, share = 1): boolean {
-  if (present.some(tenant => exclude(tenant, newcomer))) return false
+function fits(state: SchedulerState, present: readonly EngineState[], newcomer: EngineState, share = 1): boolean {
+  if (present.some(other => exclude(other, newcomer))) return false
   if (newcomer.elsewhere) return true
   if (present.filter(({ elsewhere }) => !elsewhere).length >= state.limits.maxLoaded) return false
-  return Object.entries(newcomer.use).every(([pool, bytes]) => {
+  return Object.entries(reservedBy(newcomer)).every(([pool, bytes]) => {
     const budget = state.budget[pool]
     return budget === undefined || bytes === 0 || sum(present, pool) + bytes <= budget * share
   })
 }
 
-function overfull(state: SchedulerState, present: readonly Tenant[]): string[] {
+function overfull(state: SchedulerState, present: readonly EngineState[]): string[] {
   return Object.entries(state.budget)
     .filter(([pool, budget]) => sum(present, pool) > budget)
     .map(([pool]) => pool)
@@ -281,8 +269,8 @@ export function noRoomEver(
   pinned: readonly EngineState[]
 ): CorralError {
   const { maxLoaded } = state.limits
-  const newcomer = plannedTenant(engine, plan)
-  const excluding = pinned.filter(other => !fits({ ...state, budget: {} }, [toTenant(other)], newcomer))
+  const newcomer = planned(engine, plan)
+  const excluding = pinned.filter(other => !fits({ ...state, budget: {} }, [other], newcomer))
   let message: string
   if (pinned.length >= maxLoaded) {
     message = `No room for another model: ${pinned.length} pinned models are loaded, and at most ${maxLoaded} models may be. Unpin one, or raise scheduler.max_loaded_models in config.yaml.`
@@ -290,13 +278,13 @@ export function noRoomEver(
     const names = [...new Set(excluding.map(other => `"${other.name}"`))].join(', ')
     message = `Model "${engine.name}" may not be in memory together with ${names}, which is pinned. Unpin it, or change their groups in config.yaml.`
   } else {
-    const tooLarge = Object.entries(newcomer.use).some(([pool, bytes]) => bytes > (state.budget[pool] ?? bytes))
+    const tooLarge = Object.entries(reservedBy(newcomer)).some(([pool, bytes]) => bytes > (state.budget[pool] ?? bytes))
     const because = tooLarge
       ? ''
       : ` Pinned models use part of it: ${pinned.map(holding).join(', ')}. Unpin one to make room.`
     const numbers =
       plan.estimate.advice ||
-      `It needs ${amounts(newcomer.use)}, and all models together may use ${amounts(state.budget)}. A smaller context, a q8_0 cache or fewer slots need less.`
+      `It needs ${amounts(plan.estimate.use)}, and all models together may use ${amounts(state.budget)}. A smaller context, a q8_0 cache or fewer slots need less.`
     message = `There is no room in memory for model "${engine.name}". ${numbers}${because}`
   }
   return new CorralError('insufficient_memory', message, { details: detailsOf(state, plan, pinned) })
@@ -305,7 +293,7 @@ export function noRoomEver(
 export function noRoomInTime(state: SchedulerState, engine: EngineState, plan: PreparedPlan): CorralError {
   const holders = stayingBeside(state, engine)
   const held = holders.length ? ` In use by ${holders.map(holding).join(', ')}.` : ''
-  const needs = overfull(state, [plannedTenant(engine, plan), ...holders.map(toTenant)]).length
+  const needs = overfull(state, [planned(engine, plan), ...holders]).length
     ? `It needs ${amounts(plan.estimate.use)} of the ${amounts(state.budget)} that all models together may use.`
     : `At most ${state.limits.maxLoaded} models may be loaded, and models of one group never together.`
   return new CorralError(

@@ -21,7 +21,7 @@ import {
   loadsToAwait,
   noRoomEver,
   noRoomInTime,
-  plannedTenant,
+  planned,
   type Room,
   stopsToAwait
 } from './eviction.ts'
@@ -83,7 +83,7 @@ function roomFor(step: Step, engine: EngineState, plan: PreparedPlan, ahead: Ahe
 
 function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: Ahead): void {
   const { state } = step
-  const newcomer = plannedTenant(engine, plan)
+  const newcomer = planned(engine, plan)
 
   // (15) Its previous engine is still stopping.
   if (isIn(engine, 'stopping')) {
