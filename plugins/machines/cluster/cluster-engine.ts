@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { promptTokens } from '../../../core/answers/aborted-answers.ts'
 import { GROWN_CONTEXT, UNENFORCED_SCHEMA } from '../../../core/answers/answer-headers.ts'
+import { eventsIn } from '../../../core/answers/generated-tokens.ts'
 import type {
   AnswerControls,
   AnswerSink,
@@ -446,14 +447,6 @@ class WholeEvents {
   requireEnd(): void {
     if (this.#rest || !this.#last?.includes(DONE)) throw new WrongAnswer('its answer ends in the middle')
   }
-}
-
-const EVENT = Buffer.from('data: {')
-
-function eventsIn(bytes: Buffer): number {
-  let count = 0
-  for (let at = bytes.indexOf(EVENT); at >= 0; at = bytes.indexOf(EVENT, at + EVENT.length)) count++
-  return count
 }
 
 async function readDeltas(reply: NodeReply, take: (deltas: readonly Delta[]) => Promise<void>): Promise<void> {
