@@ -19,7 +19,6 @@ const REVOCATION_GRACE_MS = 400
 
 /** A credential that the server accepts: a key, or a browser session. */
 export interface KnownCredential {
-  /** The caller apart from its address. */
   readonly caller: Omit<Caller, 'turn' | 'address'>
   /** Whether it is too long to be found by guessing. */
   readonly isLong: boolean
@@ -29,7 +28,6 @@ export interface KnownCredential {
 
 interface Key extends KnownCredential {
   readonly caller: KnownCredential['caller'] & { readonly name: string }
-  /** Ends its answers. */
   revoke(reason: CorralError): void
 }
 

@@ -17,7 +17,6 @@ const TAG = 'Keys'
 interface SessionRules {
   sessions: SessionStore
   host: string
-  /** Configured names of this server. */
   names(): readonly string[]
   attempts: FailedAttempts
 }

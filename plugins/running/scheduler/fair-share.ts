@@ -168,9 +168,7 @@ function hasOtherClients(
 /** What to do about the requests that wait for an engine. */
 export type Next =
   | { act: 'grant'; request: QueuedRequest; slots: number }
-  /** Reload with other options. */
   | { act: 'reload'; request: QueuedRequest }
-  /** Keep slots free for it. */
   | { act: 'keep'; request: QueuedRequest }
   /** Nothing now. There may be more to do at this time. */
   | { act: 'wait'; until: number | undefined }

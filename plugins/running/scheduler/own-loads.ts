@@ -103,7 +103,6 @@ export function createOwnLoads(core: SchedulerCore, lease: Scheduler['lease']) {
       void preload(signal)
     },
 
-    /** Returns the settings that are being tried for a variant, by its key. */
     getTrialSettings: (key: string) => trials.get(key)?.settings,
 
     /** Loads a model with other settings during a measurement, then restores them. */

@@ -8,7 +8,6 @@ import { merged } from '../../../core/system/collections.ts'
 import { clampOptions, findClamped, toKeepAlive } from './model-configuration.ts'
 import type { SchedulerCore } from './scheduler-core.ts'
 
-/** Clamped options remembered as logged. */
 const MAX_LOGGED_CLAMPS = 1000
 
 /** Leases engines to requests: each lease is a `request` event, and its release a `leave` event. */
@@ -143,7 +142,6 @@ export function createLeases(core: SchedulerCore) {
       }
     },
 
-    /** Requests so far. */
     count: () => lastId
   }
 }
@@ -185,7 +183,6 @@ export function retryOnFreshEngine(lease: Scheduler['lease'], log: FastifyBaseLo
   }
 }
 
-/** Whether a background request lost its lease to a client. */
 function isDisplaced({ signal: { aborted, reason } }: Lease): boolean {
   return aborted && reason instanceof CorralError && reason.details?.displaced === true
 }

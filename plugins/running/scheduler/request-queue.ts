@@ -4,7 +4,6 @@ import { OpenMap, OpenSet } from '../../../core/system/open-tables.ts'
 export interface QueuedRequest {
   id: number
   clientId: string
-  /** The options that the request itself asks for. */
   options: Partial<LoadOptions>
   /** As `LeaseRequest.fewerSlots`. */
   fewerSlots?: boolean | undefined

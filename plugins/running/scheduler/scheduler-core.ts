@@ -33,13 +33,11 @@ export interface EngineRecord {
   engine?: Engine | undefined
   /** Settles when the engine has ended. Never rejects. */
   exited?: Promise<EngineExit> | undefined
-  /** Marks the engine as ended. */
   markEnded?: ((exit: EngineExit) => void) | undefined
   /** Aborts the preparation or load in progress. There is never more than one of them. */
   work?: AbortController | undefined
   /** Settings and default options of its last load or preparation. A difference means that it must be reloaded. */
   basis?: string
-  /** It was last loaded with the settings of a trial. */
   isTrial?: boolean
   /** Memory that the next load needs, once it is prepared. */
   estimate?: MemoryEstimate | undefined
@@ -79,13 +77,10 @@ export interface SchedulerCore extends SchedulerDependencies {
   records: Map<string, EngineRecord>
   requests: OpenMap<number, PendingRequest>
   getRecord(variant: Model, mode: EngineMode): EngineRecord
-  /** Decides about an event and carries the effects out. */
   dispatch(event: Event): void
-  /** Reports progress to the requests that wait for an engine. */
   report(record: EngineRecord, progress: Progress): void
 }
 
-/** Whether it has an engine, a load or a preparation. */
 export function isOccupied({ engine, work }: EngineRecord): boolean {
   return engine !== undefined || work !== undefined
 }
@@ -123,7 +118,6 @@ export function runningModel(record: EngineRecord, engine: EngineState | undefin
   ]
 }
 
-/** Returns the entry of `/api/ps` for an engine that is not ready. */
 export function loadingModel(record: EngineRecord, engine: EngineState | undefined): LoadingModel[] {
   if (!engine || isIn(engine, 'ready')) return []
   if (isIn(engine, 'absent') && !engine.queue.length) return []

@@ -20,7 +20,6 @@ import type { Line, QueuedRequest, RequestQueue } from './request-queue.ts'
 /** Facts about a model, as of its latest request. */
 export interface ModelFacts {
   name: string
-  /** The model's own load options. */
   defaults: LoadOptions
   pinned: boolean
   /** Models that share a group are never in memory together. */
@@ -52,7 +51,6 @@ export interface EngineState extends ModelFacts {
   grants: number
   /** The run of the `prepare` in progress, even if its plan has been dropped. */
   preparing: number | undefined
-  /** When an `alarm` event is due. */
   alarm: number | undefined
   /** Keys of the engines whose room it needs, as last reported by a `waiting` effect. */
   waitsFor: readonly string[]
@@ -73,7 +71,6 @@ export type Phase =
   /** `reserved`: memory that it uses until it has ended. `plan`: the load that follows. */
   | { name: 'stopping'; run: number; reserved: MemoryUse; plan: Plan | undefined }
 
-/** A client that shares an engine's slots with others. */
 export interface Client {
   /** Its use of the engine in slots × milliseconds, without running answers. */
   used: number
@@ -87,13 +84,11 @@ export interface Client {
 }
 
 export interface Loaded {
-  /** The `load` that started it. */
   run: number
   options: LoadOptions
   /** The client whose request determined the options. */
   chosenBy: string
   slots: number
-  /** Memory that it uses of each pool. */
   reserved: MemoryUse
   running: OpenMap<number, Running>
   /** The model defaults that the queue last judged requests with. */
@@ -122,7 +117,6 @@ export interface Plan {
   options: LoadOptions
   /** The client whose request determined the options. */
   chosenBy: string
-  /** The run of the `prepare` sent for it. */
   run: number | undefined
   /** Set when it is prepared. From then on the plan waits for room. */
   estimate: Estimate | undefined
@@ -152,7 +146,6 @@ export interface Reload {
 export type PreparedPlan = Plan & { estimate: Estimate }
 
 interface Estimate {
-  /** Memory that the load needs of each pool. */
   use: MemoryUse
   /** Whether the estimate is reliable enough to load beside other loads. */
   certain: boolean
@@ -233,7 +226,6 @@ export interface Limits {
   fairWait: number
   /** … and how many. */
   fairCount: number
-  /** How long a request waits for room. */
   roomTimeout: number
   /** How long a load continues without a waiting request. */
   loadGrace: number

@@ -131,7 +131,6 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     return record
   }
 
-  /** Returns the engines of these variants in all modes. */
   function getRecords(variants: Model[]): EngineRecord[] {
     const keys = new Set(variants.map(variant => variant.key))
     return [...records.values()].filter(record => keys.has(record.variant.key) && state.engines.has(record.key))
@@ -217,7 +216,6 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 }
 
-/** Returns a mode that the model supports. */
 function getDefaultMode({ metadata: { capabilities } }: Model): EngineMode {
   if (capabilities.includes('completion')) return 'chat'
   return capabilities.includes('rerank') ? 'rerank' : 'embedding'
