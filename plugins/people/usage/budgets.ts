@@ -46,24 +46,6 @@ export function budgetsFor(
   return found
 }
 
-const MAX_REMEMBERED = 1000
-
-/** Caches `budgetsFor`, since clients call the same model again and again. */
-export function rememberedBudgets(): (...args: Parameters<typeof budgetsFor>) => readonly Budget[] {
-  type Found = { own: Budgets | undefined; general: Budgets; ofModel: Budgets; budgets: readonly Budget[] }
-  const known = new Map<string, Found>()
-  return (caller, model, general, ofModel) => {
-    const place = `${caller.owner} ${model}`
-    const found = known.get(place)
-    const isSame = found?.own === caller.budgets && found?.general === general && found.ofModel === ofModel
-    if (isSame) return found.budgets
-    const budgets = budgetsFor(caller, model, general, ofModel)
-    if (known.size >= MAX_REMEMBERED) known.clear()
-    known.set(place, { own: caller.budgets, general, ofModel, budgets })
-    return budgets
-  }
-}
-
 /**
  * Returns the budget that a request exceeds. If it exceeds several, returns the one that is refilled last. Requests are
  * counted before this check, tokens after the answer.

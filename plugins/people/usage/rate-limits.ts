@@ -6,15 +6,7 @@ import type { BudgetKind, Caller } from '../../../core/contracts/callers.ts'
 import type { HookedRequest, PluginHooks } from '../../../core/contracts/hooks.ts'
 import { type BudgetState, rateLimitHeaders } from '../../../core/http/rate-limit-headers.ts'
 import { OpenSet } from '../../../core/system/open-tables.ts'
-import {
-  type Budget,
-  budgetsFor,
-  type Count,
-  type Counters,
-  exhausted,
-  rateLimited,
-  rememberedBudgets
-} from './budgets.ts'
+import { type Budget, budgetsFor, type Count, type Counters, exhausted, rateLimited } from './budgets.ts'
 import { type Account, addTo, type Taken, taken, type UsageRecords } from './usage-records.ts'
 
 declare module 'fastify' {
@@ -50,7 +42,6 @@ export class RateLimits implements Usage {
   readonly #config: () => CoreConfig
   readonly #records: UsageRecords
   readonly #counters: Counters
-  readonly #budgetsFor = rememberedBudgets()
   /** Requests with budgets that have an engine, or had one a moment ago. */
   readonly #answering = new OpenSet<FastifyRequest>()
   /** Charges on their way to a remote counter. */
@@ -69,7 +60,7 @@ export class RateLimits implements Usage {
       const config = this.#config()
       this.#records.add(accountOf(caller), model, ONE_REQUEST)
       const ofModel = variant ? settingsFor(config, variant).budgets : {}
-      const budgets = this.#budgetsFor(caller, model, config.limits, ofModel)
+      const budgets = budgetsFor(caller, model, config.limits, ofModel)
       return budgets.length === 0 ? undefined : this.#admit(hooked, budgets)
     },
     leased: hooked => {

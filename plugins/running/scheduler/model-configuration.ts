@@ -15,6 +15,7 @@ export function toKeepAlive<Given extends number | undefined>(ms: Given): Given 
   return ms !== undefined && (ms < 0 || ms > MAX_KEEP_ALIVE_MS) ? Number.POSITIVE_INFINITY : ms
 }
 
+/** Only the model's training limits the options. */
 export const UNBOUNDED = { num_ctx: 0, num_parallel: Number.POSITIVE_INFINITY }
 
 /** Clamps load options to their limits, and the context to the length that the model was trained with. */
