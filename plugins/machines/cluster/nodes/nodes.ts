@@ -241,9 +241,8 @@ function mostFrequentBy(pairs: readonly (readonly string[])[]): Map<string, stri
 function mostFrequent<Item>(items: readonly Item[]): Item | undefined {
   const counts = new Map<Item, number>()
   for (const item of items) counts.set(item, (counts.get(item) ?? 0) + 1)
-  let most: Item | undefined
-  for (const [item, count] of counts) if (most === undefined || count > counts.get(most)!) most = item
-  return most
+  const most = Math.max(...counts.values())
+  return [...counts].find(([, count]) => count === most)?.[0]
 }
 
 function toBroughtModel(model: DescribedModel): BroughtModel {

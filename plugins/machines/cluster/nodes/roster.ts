@@ -6,18 +6,13 @@ export interface ListedNode extends KnownMember {
   readonly source: string
 }
 
-class FollowedSource {
-  readonly source: MemberSource
+interface FollowedSource {
+  source: MemberSource
   members: readonly KnownMember[]
-  hasTold = false
+  hasTold: boolean
   /** Why it cannot report its nodes now. Known nodes stay. */
   fault: string | undefined
-  end: () => Promise<void> | void = () => {}
-
-  constructor(source: MemberSource, members: readonly KnownMember[] = []) {
-    this.source = source
-    this.members = members
-  }
+  end(): Promise<void> | void
 }
 
 /** All nodes that the sources report. */
@@ -43,19 +38,20 @@ export class Roster {
   /** Adds a source, which is followed after `open`. @returns removes it. @throws Error if its name is taken */
   add(source: MemberSource): () => void {
     if (this.#sources.has(source.name)) throw new Error(`A source of members named "${source.name}" already exists.`)
-    this.#set(new FollowedSource(source))
+    this.#set(source)
     return () => void this.remove(source.name).catch(error => this.#faulty(source.name, errorMessage(error)))
   }
 
   /** Replaces the source with this name. The nodes of the old source stay until the new one reports its own. */
   async replace(source: MemberSource): Promise<void> {
     const before = this.#sources.get(source.name)
-    this.#set(new FollowedSource(source, before?.members))
+    this.#set(source, before?.members)
     await before?.end()
   }
 
-  #set(followed: FollowedSource): void {
-    this.#sources.set(followed.source.name, followed)
+  #set(source: MemberSource, members: readonly KnownMember[] = []): void {
+    const followed: FollowedSource = { source, members, hasTold: false, fault: undefined, end: () => {} }
+    this.#sources.set(source.name, followed)
     if (this.#isOpen) this.#follow(followed)
   }
 

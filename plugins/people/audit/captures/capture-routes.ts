@@ -12,8 +12,7 @@ import { bareName, parseRequestedName } from '../../../../core/models/model-name
 import { parseBytes } from '../../../../core/system/bytes.ts'
 import { parseDuration } from '../../../../core/system/duration.ts'
 import { parseAnyJson } from '../../../../core/system/json-object.ts'
-import { CaptureRecordSchema, CaptureSchema } from './capture-records.ts'
-import type { Captures } from './captures.ts'
+import { CaptureRecordSchema, CaptureSchema, type Captures } from './captures.ts'
 
 const TAG = 'Captures'
 const MAX_TIME = 24 * 3_600_000
