@@ -244,6 +244,16 @@ export function joined(events: any[]): string {
     .join('')
 }
 
+/** Reads a stream up to its first content, past earlier events, and leaves the rest. */
+export async function readContent({ body }: Response): Promise<void> {
+  const reader = body!.pipeThrough(new TextDecoderStream()).getReader()
+  for (let text = ''; !/"(content|response|text)":"[^"]/.test(text); ) {
+    const { value, done } = await reader.read()
+    if (done) throw new Error(`The stream has no content: ${text}`)
+    text += value
+  }
+}
+
 /** The last event in the text of an event stream. */
 export function lastEvent(text: string): any {
   return JSON.parse(

@@ -3,7 +3,15 @@ import { chmodSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, syml
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
-import { CAPITAL_QUESTION, type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
+import {
+  CAPITAL_QUESTION,
+  type Corral,
+  DEMO,
+  endlessHosted,
+  readContent,
+  startCorral,
+  until
+} from '../../../support/corral.ts'
 import { bearer, local, newKey } from '../support.ts'
 
 const messages = [CAPITAL_QUESTION]
@@ -31,7 +39,7 @@ t.test('audit log records who called what, how it ended and its usage, but no pr
 
   const gone = new AbortController()
   const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers: alice, signal: gone.signal })
-  await answer.body!.getReader().read()
+  await readContent(answer)
   gone.abort()
   const all = await until('the entry of a disconnected client', async () => {
     const found = await entries(corral, 'limit=50')
