@@ -44,14 +44,14 @@ export const AuditEntrySchema = Titled('AuditEntry', {
 })
 export type AuditEntry = Static<typeof AuditEntrySchema>
 
-/** Whether a request is logged: never, always, or only within the limit for refusals. */
-export type Telling = 'no' | 'yes' | 'refusal'
-
 const READS = new Set(['GET', 'HEAD', 'OPTIONS'])
 const DENIED = new Set([401, 403, 429])
 
-/** Whether a finished request goes into the audit log. @param reads includes requests that change and run nothing */
-export function auditDecision({ method, routeOptions, record }: FastifyRequest, reads: boolean): Telling {
+/** Whether a finished request is logged, or only within the limit for refusals. @param reads includes mere reads */
+export function auditDecision(
+  { method, routeOptions, record }: FastifyRequest,
+  reads: boolean
+): 'no' | 'yes' | 'refusal' {
   const { role, audited = !READS.has(method) } = routeOptions.config ?? {}
   const { status, leased } = record
   const isDenied = DENIED.has(status)

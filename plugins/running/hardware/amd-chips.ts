@@ -1,18 +1,13 @@
 import CHIPS from './amd-chips.json' with { type: 'json' }
 import { isInRange } from './pci.ts'
 
-/* Names of AMD's GPU architectures (https://llvm.org/docs/AMDGPUUsage.html#processors). */
-
-/** A family of chips. `amd-chips.json` lists their PCI device ids (libdrm's amdgpu.ids, the kernel's amdgpu_drv.c). */
-export interface AmdChip {
-  gfx: string
-  /** Name of the chip, used if no product name is known. */
-  name: string
-  integrated: boolean
-}
+/*
+ * AMD's GPU architectures (https://llvm.org/docs/AMDGPUUsage.html#processors). `amd-chips.json` has the families of chips
+ * with their PCI device ids (libdrm's amdgpu.ids, the kernel's amdgpu_drv.c). Their names are used without a product name.
+ */
 
 /** Finds a chip by its PCI id, or the chips of an architecture if they are all integrated or all not. */
-export function amdChip(pciId: string | undefined, gfx?: string): AmdChip | undefined {
+export function amdChip(pciId: string | undefined, gfx?: string) {
   const chip = pciId && CHIPS.find(({ ids }) => isInRange(pciId, ids))
   if (chip) return { gfx: chip.gfx, name: `AMD ${chip.name}`, integrated: chip.integrated === true }
   const alike = pciId === undefined ? CHIPS.filter(each => each.gfx === gfx) : []

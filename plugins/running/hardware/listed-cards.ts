@@ -107,16 +107,8 @@ export async function readDrmCards(files: SystemFiles): Promise<Sighting[]> {
   return cards.flatMap(card => card ?? [])
 }
 
-export interface CardSensors {
-  pciBus: string | undefined
-  /** Degrees Celsius, at the edge of the chip. */
-  temperature?: number
-  /** From 0 to 1. */
-  utilization?: number
-}
-
 /** Reads the sensors of AMD's and newer Intel cards (https://docs.kernel.org/gpu/amdgpu/thermal.html). */
-export async function readCardSensors(files: SystemFiles): Promise<CardSensors[]> {
+export async function readCardSensors(files: SystemFiles) {
   return await eachCard(files, async (folder, bus) => {
     const [sensor] = await files.names(`${folder}/hwmon`)
     const millidegrees = sensor && (await files.text(`${folder}/hwmon/${sensor}/temp1_input`))

@@ -14,20 +14,16 @@ export function getSystemReserve(total: number): number {
   return Math.min(total / 4, Math.min(8 * GIB, Math.max(GIB, total / 10)))
 }
 
-export interface HostMemoryFigures {
-  /** Bytes of the machine, or of a container's limit. */
-  total: number
-  /** Bytes that programs can allocate now. This includes mapped weights, which the system can read again. */
-  available: number
-  /** Bytes that engines use, without mapped files. */
-  engines: number
-}
-
 /**
  * Bytes that all engines together may use: the configured amount, or everything except a reserve. It never exceeds the
  * available memory plus the memory that engines already use.
+ * @param figures bytes of the machine (or a container's limit), that programs can allocate now (with mapped weights,
+ * which the system can read again), and that engines use without mapped files
  */
-export function hostBudget({ total, available, engines }: HostMemoryFigures, configured: number | undefined): number {
+export function hostBudget(
+  { total, available, engines }: Record<'total' | 'available' | 'engines', number>,
+  configured: number | undefined
+): number {
   const most = configured ?? total - getSystemReserve(total)
   // Allows for fluctuations.
   const now = available + engines - Math.min(256 * MIB, total / 50)
