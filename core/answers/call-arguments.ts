@@ -1,4 +1,5 @@
-import { isObject } from '../system/json-object.ts'
+import type { ToolCallPiece } from '../contracts/engines.ts'
+import { isObject, parseAnyJson } from '../system/json-object.ts'
 import { JsonScan } from '../system/json-scan.ts'
 
 /** Nesting allowed in arguments. llama-server crashes at about ten thousand levels. */
@@ -19,6 +20,15 @@ export function callArguments(given: unknown): string {
   if (value === null) return '{}'
   if (!isObject(value)) return JSON.stringify({ arguments: value ?? given })
   return MAY_BE_REFUSED.test(given) ? acceptable(value) : given
+}
+
+/** Adds a piece of a streamed call to the calls so far, which are stored by index. */
+export function addCallPiece(calls: ToolCallPiece[], { index, id, name = '', arguments: text }: ToolCallPiece): void {
+  calls[index] ??= { index, name: '', arguments: '' }
+  const call = calls[index]
+  if (id) call.id = id
+  call.name += name
+  call.arguments += text
 }
 
 /** Makes the end of a conversation usable for engines: calls get results, and answers in a row are joined. */
@@ -48,11 +58,7 @@ function textOf({ content }: Message): string {
 function parse(text: string): unknown {
   if (text.trim() === '') return null
   if (new JsonScan(text, MAX_DEPTH).next(text.length)) return undefined
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
+  return parseAnyJson(text)
 }
 
 /** The JSON text of a value, with U+FFFD for lone surrogates and null for infinite numbers. */

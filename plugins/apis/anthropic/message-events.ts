@@ -1,4 +1,5 @@
 import type { Delta, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
+import { parseAnyJson } from '../../../core/system/json-object.ts'
 import type { ManagedContext } from './context-management.ts'
 import { toClientId } from './history.ts'
 import type { BlockDelta, Message, MessageEvent, ReplyBlock, StopReason, Usage } from './schemas.ts'
@@ -183,12 +184,10 @@ export class MessageEvents {
 
   #closeCall(): void {
     const call = this.#content.at(-1) as Extract<ReplyBlock, { type: 'tool_use' }>
-    try {
-      call.input = JSON.parse(this.#json || '{}')
-    } catch {
-      // The call was truncated by max_tokens and must not look complete. The stop reason reports it.
-      this.#content.pop()
-    }
+    const input = parseAnyJson(this.#json || '{}')
+    // A call that max_tokens truncated must not look complete. The stop reason reports it.
+    if (input === undefined) this.#content.pop()
+    else call.input = input
   }
 
   #say(kind: Prose, text: string): void {

@@ -9,7 +9,7 @@ import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { type InnerReply, sendInternally } from '../../../core/http/internal-request.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
-import { isObject } from '../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
 import {
   BATCH_ID,
   type BatchRecord,
@@ -439,9 +439,5 @@ function retryDelay(reply: InnerReply): number | undefined {
 
 function parseBody({ body }: InnerReply): unknown {
   const text = body.toString()
-  try {
-    return JSON.parse(text)
-  } catch {
-    return text
-  }
+  return parseAnyJson(text) ?? text
 }

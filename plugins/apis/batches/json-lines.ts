@@ -1,7 +1,7 @@
 import { constants, createReadStream } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import { type Static, Type } from 'typebox'
-import { isObject } from '../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
 import { JsonScan } from '../../../core/system/json-scan.ts'
 
 /* Reads the input file of a batch. Each line is one request: `{"custom_id", "method", "url", "body"}`. */
@@ -73,7 +73,7 @@ export function parseLine(
   const fault = (code: string, message: string, param: string | null = null) => ({ code, line: number, message, param })
   if (text === undefined)
     return fault('line_too_long', `This line is longer than ${most} bytes (api-batches.line_size).`)
-  const given = new JsonScan(text, depth).next(text.length) ? undefined : parse(text)
+  const given = new JsonScan(text, depth).next(text.length) ? undefined : parseAnyJson(text)
   if (!isObject(given)) return fault('invalid_json_line', 'This line is not a valid JSON object.')
   const { custom_id: customId, method, url, body } = given
   if (customId === undefined) {
@@ -89,14 +89,6 @@ export function parseLine(
   if (!isObject(body)) return fault('invalid_body', '"body" must be an object: the body of the request.', 'body')
   if (body.stream === true) return fault('invalid_body', 'Requests of a batch cannot be streamed.', 'body.stream')
   return { customId, body }
-}
-
-function parse(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }
 
 export function isLineError(line: RequestLine | LineError): line is LineError {

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, rename, rm } from 'node:fs/promises'
+import { mkdir, open, rename, rm, writeFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import type { Readable } from 'node:stream'
 import type { FastifyBaseLogger } from 'fastify'
@@ -147,17 +147,7 @@ export class UserFiles {
       await mkdir(this.#folder, { recursive: true, mode: 0o700 })
       this.#requireRoom(owner, 0)
       await requireSpace(this.#folder, length, 'The file needs', 'home')
-      const handle = await open(part, 'wx', 0o600)
-      try {
-        for await (const piece of content) {
-          arriving.bytes += piece.length
-          this.#requireRoom(owner, arriving.bytes)
-          for (let at = 0; at < piece.length; ) at += (await handle.write(piece, at)).bytesWritten
-        }
-        await handle.sync()
-      } finally {
-        await handle.close()
-      }
+      await writeFile(part, this.#counted(arriving, content), { flag: 'wx', mode: 0o600, flush: true })
       const { keep, purpose } = await form
       await rename(part, this.pathOf(id))
       const expiresAt = keep === undefined ? {} : { expiresAt: secondsNow() + keep }
@@ -175,6 +165,14 @@ export class UserFiles {
       throw diskRefusal(error, 'The file was not stored', 'home') ?? error
     } finally {
       this.#arriving.delete(part)
+    }
+  }
+
+  async *#counted(arriving: { owner: string; bytes: number }, content: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+    for await (const piece of content) {
+      arriving.bytes += piece.length
+      this.#requireRoom(arriving.owner, arriving.bytes)
+      yield piece
     }
   }
 

@@ -1,7 +1,6 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, type TSchema, Type } from 'typebox'
-import { embedChunked } from '../../../core/answers/embed-in-batches.ts'
-import { type Vector, vectorReply } from '../../../core/answers/embedding.ts'
+import { embedChunked, type Vector, vectorReply } from '../../../core/answers/embedding.ts'
 import { passedFields, readModelRequest } from '../../../core/answers/model-request.ts'
 import { type AnswerWriter, askOnce, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Question } from '../../../core/answers/question.ts'

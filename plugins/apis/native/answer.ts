@@ -1,4 +1,5 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { addCallPiece } from '../../../core/answers/call-arguments.ts'
 import { type AnswerWriter, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Question } from '../../../core/answers/question.ts'
 import { type EngineSettings, settingsFor } from '../../../core/config/model-settings.ts'
@@ -11,7 +12,7 @@ import { requireRole } from '../../../core/http/roles.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
-import { isObject } from '../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
 import { chatCall, earlierTurns, encodeContext, generateCall, type NativeCall, type Turn } from './engine-request.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { answerFailure, requestedName } from './records.ts'
@@ -77,7 +78,7 @@ interface AnswerContext {
 
 class NativeAnswer implements AnswerWriter {
   readonly #context: AnswerContext
-  readonly #calls: { id?: string; name: string; arguments: string }[] = []
+  readonly #calls: ToolCallPiece[] = []
   readonly #whole: Fragment | undefined
   #text = ''
   #reason: string
@@ -98,7 +99,7 @@ class NativeAnswer implements AnswerWriter {
       const { content = '', thinking = '', finish } = delta
       const logprobs = delta.logprobs?.map(token => this.#wantedProbabilities(token))
       if (this.#context.turns) this.#text += content
-      for (const piece of delta.toolCalls ?? []) this.#collect(piece)
+      for (const piece of delta.toolCalls ?? []) addCallPiece(this.#calls, piece)
       const toolCalls = finish ? this.#wholeCalls() : []
       if (finish) this.#reason = finish === 'length' ? 'length' : 'stop'
       if (delta.usage) this.#last = delta
@@ -138,19 +139,11 @@ class NativeAnswer implements AnswerWriter {
     return topLogprobs === 0 ? token : { ...token, top_logprobs: top_logprobs.slice(0, topLogprobs) }
   }
 
-  #collect({ index, id, name = '', arguments: text }: ToolCallPiece): void {
-    this.#calls[index] ??= { name: '', arguments: '' }
-    const call = this.#calls[index]
-    if (id) call.id = id
-    call.name += name
-    call.arguments += text
-  }
-
   /** Returns the complete calls. Truncated calls are dropped, because clients expect an object as the arguments. */
   #wholeCalls(): object[] {
     return this.#calls.splice(0).flatMap(({ id, name, arguments: text }, index) => {
-      const value = parseObject(text === '' ? '{}' : text)
-      return value ? [{ ...(id && { id }), function: { name, arguments: value, index } }] : []
+      const value = parseAnyJson(text || '{}')
+      return isObject(value) ? [{ ...(id && { id }), function: { name, arguments: value, index } }] : []
     })
   }
 
@@ -168,15 +161,6 @@ class NativeAnswer implements AnswerWriter {
       eval_count: usage?.completionTokens ?? 0,
       eval_duration: Math.round((timing?.generation ?? 0) * MS_TO_NS)
     }
-  }
-}
-
-function parseObject(text: string): object | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return isObject(value) ? value : undefined
-  } catch {
-    return undefined
   }
 }
 

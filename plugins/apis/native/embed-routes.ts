@@ -1,7 +1,6 @@
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { embedChunked } from '../../../core/answers/embed-in-batches.ts'
-import { shortened, type Vector, vectorReply } from '../../../core/answers/embedding.ts'
+import { embedChunked, shortened, type Vector, vectorReply } from '../../../core/answers/embedding.ts'
 import { askOnce } from '../../../core/answers/pipeline.ts'
 import type { EmbeddingsReply } from '../../../core/contracts/engines.ts'
 import { Nanoseconds } from '../../../core/contracts/native-records.ts'

@@ -1,4 +1,4 @@
-import { isObject } from '../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
 
 /*
  * Freeform tools (`type: "custom"`) are called with any text instead of JSON. Engines only know functions, so each
@@ -62,7 +62,7 @@ export class FreeformInput {
   end(): string {
     if (this.#state !== 'beginning') return this.#half
     if (TRUNCATED.test(this.#json)) return ''
-    const value = parse(this.#json)
+    const value = parseAnyJson(this.#json)
     const text = isObject(value) ? value[INPUT] : value
     return typeof text === 'string' ? text : this.#json
   }
@@ -92,14 +92,6 @@ export function freeformInput(json: string): string {
 /** Decodes the inside of a JSON string. Models without a grammar may write line breaks and wrong escapes. */
 function decode(text: string): string {
   const escaped = text.replace(/\p{Cc}/gu, char => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`)
-  const value = parse(`"${escaped}"`)
+  const value = parseAnyJson(`"${escaped}"`)
   return typeof value === 'string' ? value : text
-}
-
-function parse(json: string): unknown {
-  try {
-    return JSON.parse(json)
-  } catch {
-    return undefined
-  }
 }

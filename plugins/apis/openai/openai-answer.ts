@@ -1,4 +1,5 @@
 import type { Static } from 'typebox'
+import { addCallPiece } from '../../../core/answers/call-arguments.ts'
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
 import { merged } from '../../../core/system/collections.ts'
 import { FreeformInput, freeformInput } from './freeform-tools.ts'
@@ -263,13 +264,9 @@ function append(whole: Delta, { content = '', thinking = '', toolCalls = [], log
   whole.logprobs = whole.logprobs ?? []
   whole.logprobs.push(...logprobs)
   if (finish) whole.finish = finish
-  for (const { index, id, name = '', arguments: text } of toolCalls) {
+  for (const piece of toolCalls) {
     whole.toolCalls ??= []
-    whole.toolCalls[index] ??= { index, name: '', arguments: '' }
-    const call = whole.toolCalls[index]
-    if (id) call.id = id
-    call.name += name
-    call.arguments += text
+    addCallPiece(whole.toolCalls, piece)
   }
 }
 

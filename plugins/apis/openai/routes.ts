@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
-import { embedChunked, rerankChunked } from '../../../core/answers/embed-in-batches.ts'
+import { embedChunked, rerankChunked } from '../../../core/answers/embedding.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
 import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askOnce, askPrompt } from '../../../core/answers/pipeline.ts'

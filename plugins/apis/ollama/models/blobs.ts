@@ -1,5 +1,5 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { mkdir, open, rename, rm, stat, utimes } from 'node:fs/promises'
+import { mkdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
@@ -208,18 +208,15 @@ export class BlobStore {
 async function receive(path: string, body: AsyncIterable<Buffer>, onBytes: (bytes: number) => void): Promise<string> {
   const hash = createHash('sha256')
   let bytes = 0
-  const file = await open(path, 'wx', 0o600)
-  try {
+  async function* pieces() {
     for await (const chunk of body) {
       bytes += chunk.length
       onBytes(bytes)
       hash.update(chunk)
-      for (let at = 0; at < chunk.length; ) at += (await file.write(chunk, at)).bytesWritten
+      yield chunk
     }
-    await file.sync()
-  } finally {
-    await file.close()
   }
+  await writeFile(path, pieces(), { flag: 'wx', mode: 0o600, flush: true })
   return hash.digest('hex')
 }
 

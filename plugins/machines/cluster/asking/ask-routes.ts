@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
-import { embedChunked, rerankChunked } from '../../../../core/answers/embed-in-batches.ts'
+import { embedChunked, rerankChunked } from '../../../../core/answers/embedding.ts'
 import { requireCall } from '../../../../core/answers/engine-call.ts'
 import { callerLease } from '../../../../core/answers/granted-lease.ts'
 import { askOnce, streamedAnswer } from '../../../../core/answers/pipeline.ts'

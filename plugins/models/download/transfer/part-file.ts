@@ -4,7 +4,7 @@ import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { isSystemError } from '../../../../core/errors.ts'
-import { isObject } from '../../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../../core/system/json-object.ts'
 import { ChunkMap, type Span } from './chunk-map.ts'
 
 // ---- journal -------------------------------------------------------------------------------------------------------
@@ -44,12 +44,7 @@ export function journalText(subject: JournalSubject, map: ChunkMap): string {
 
 /** Parses a journal. Returns undefined if it is damaged or of another version. */
 export function parseJournal(text: string): { subject: JournalSubject; map: ChunkMap } | undefined {
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch {
-    return undefined
-  }
+  const value = parseAnyJson(text)
   if (!isObject(value) || value.version !== VERSION) return undefined
   const { identity, path, size, sha256, gitSha1, place, chunkSize, whole, begun } = value
   const isCount = (number: unknown): number is number => Number.isSafeInteger(number) && (number as number) >= 0
