@@ -271,7 +271,7 @@ t.test("renders errors in Anthropic's format", t => {
   t.match(long.error, { type: 'invalid_request_error', details: { error_code: 'context_exceeded', ...details } })
   t.match(long.error.message, /^prompt is too long: 12 tokens > 8 maximum\. Shorten/)
   const unknown: any = anthropicErrorBody(new CorralError('context_exceeded', 'As it is.'), { id: 'r' })
-  t.equal(unknown.error.message, 'As it is.')
+  t.equal(unknown.error.message, 'prompt is too long: As it is.')
   t.end()
 })
 

@@ -399,7 +399,7 @@ t.test("renders errors in OpenAI's format", async t => {
     n_ctx: 5,
     code: 'context_length_exceeded',
     corral_code: 'context_exceeded',
-    message: 'text',
+    message: "This model's maximum context length is exceeded: text",
     type: 'invalid_request_error',
     param: 'messages'
   })
