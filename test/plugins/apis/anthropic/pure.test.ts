@@ -239,20 +239,7 @@ t.test('random requests that match the schema fail only with a CorralError that 
 })
 
 t.test("renders errors in Anthropic's format", t => {
-  const types: Partial<Record<ErrorCode, string>> = {
-    unauthorized: 'authentication_error',
-    origin_not_allowed: 'permission_error',
-    model_not_found: 'not_found_error',
-    body_too_large: 'request_too_large',
-    method_not_allowed: 'invalid_request_error',
-    queue_full: 'overloaded_error',
-    rate_limited: 'rate_limit_error',
-    hub_rate_limited: 'rate_limit_error',
-    load_timeout: 'timeout_error',
-    model_stopped: 'api_error',
-    internal: 'api_error',
-    not_implemented: 'api_error'
-  }
+  const types: Partial<Record<ErrorCode, string>> = CASES.errorTypes
   for (const [code, status] of Object.entries(ERROR_STATUS)) {
     const body: any = anthropicErrorBody(new CorralError(code as ErrorCode, 'Gone.'), { id: 'r1' })
     t.match(body, { type: 'error', error: { message: 'Gone.', code, details: { error_code: code } }, request_id: 'r1' })

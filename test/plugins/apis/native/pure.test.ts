@@ -63,33 +63,7 @@ const seeing = {
 
 t.test('converts native messages for the engine', t => {
   t.same(engineMessages([{ content: 'Hi' }]), [{ role: 'user', content: 'Hi' }])
-  t.same(
-    engineMessages([
-      { role: 'user', content: 'Weather in Paris and Rome?' },
-      {
-        role: 'assistant',
-        tool_calls: [
-          { function: { name: 'get_weather', arguments: { city: 'Paris' } } },
-          { id: 'x7', function: { name: 'get_time', arguments: '{"city":"Rome"}' } }
-        ]
-      },
-      { role: 'tool', tool_name: 'get_time', content: '12:00' },
-      { role: 'tool', content: 'sunny' }
-    ]),
-    [
-      { role: 'user', content: 'Weather in Paris and Rome?' },
-      {
-        role: 'assistant',
-        content: '',
-        tool_calls: [
-          { id: 'call_0', type: 'function', function: { name: 'get_weather', arguments: '{"city":"Paris"}' } },
-          { id: 'x7', type: 'function', function: { name: 'get_time', arguments: '{"city":"Rome"}' } }
-        ]
-      },
-      { role: 'tool', name: 'get_time', tool_call_id: 'x7', content: '12:00' },
-      { role: 'tool', tool_call_id: 'call_0', content: 'sunny' }
-    ]
-  )
+  t.same(engineMessages(CASES.calls), CASES.convertedCalls)
   t.match(chatCall({ messages: [{ content: 'x', images: ['iVBORw0K'] }] }, seeing, {}).body.messages, [
     { content: [{ type: 'text', text: 'x' }, { image_url: { url: 'data:image/png;base64,iVBORw0K' } }] }
   ])
@@ -100,16 +74,7 @@ t.test('converts native messages for the engine', t => {
 })
 
 t.test('generate uses the template, raw text or a suffix', t => {
-  t.same(generateCall({ prompt: 'Hi', system: 'Be short.' }, variant, { temperature: 0 }), {
-    operation: 'chat',
-    body: {
-      temperature: 0,
-      messages: [
-        { role: 'system', content: 'Be short.' },
-        { role: 'user', content: 'Hi' }
-      ]
-    }
-  })
+  t.same(generateCall({ prompt: 'Hi', system: 'Be short.' }, variant, { temperature: 0 }), CASES.generated)
   t.same(generateCall({ prompt: 'Hi', raw: true }, variant, {}), { operation: 'completion', body: { prompt: 'Hi' } })
   t.same(generateCall({ prompt: 'a', suffix: 'b' }, variant, { max_tokens: 3 }), {
     operation: 'completion',

@@ -61,15 +61,7 @@ const storage = {
 }
 
 t.test('names are shown with tags', t => {
-  t.same(STORED.map(displayName), [
-    'corral/tiny-chat:latest',
-    'corral/tiny-chat:Q8_0',
-    'Qwen/Big:latest',
-    'Qwen/Big:Q8_0',
-    'other/big:latest',
-    'made:latest',
-    'someone/made:latest'
-  ])
+  t.same(STORED.map(displayName), CASES.names)
   t.same(newName('mine'), { owner: 'library', name: 'mine' })
   t.same(newName('mine:v2'), { owner: 'library', name: 'mine', variant: 'v2' })
   t.same(newName('me/mine:latest'), { owner: 'me', name: 'mine' })
@@ -167,29 +159,8 @@ t.test("a model's defaults are added to conversations", t => {
 })
 
 t.test('create requests are parsed', t => {
-  const making = readCreateRequest({
-    from: 'a/b',
-    files: {},
-    adapters: {},
-    system: '',
-    template: null,
-    parameters: { stop: 'x', num_ctx: 512, seed: null },
-    license: ['one', 'two'],
-    messages: [{ role: 'user', content: null }, { role: 'assistant', content: 'b', thinking: 'hm' } as object as never],
-    quantization: 'Q8_0'
-  })
-  t.strictSame(making, {
-    source: { from: 'a/b' },
-    defaults: {
-      options: { stop: ['x'], num_ctx: 512 },
-      messages: [
-        { role: 'user', content: '' },
-        { role: 'assistant', content: 'b' }
-      ],
-      license: 'one\ntwo'
-    },
-    quantize: 'Q8_0'
-  })
+  const making = readCreateRequest(CASES.create)
+  t.strictSame(making, CASES.created)
   t.match(readCreateRequest({ files: { 'a.gguf': DIGEST.replace(':', '-') } }).source, {
     files: [{ name: 'a.gguf', sha256: 'a'.repeat(64) }]
   })
@@ -280,25 +251,11 @@ t.test('Modelfiles are parsed and formatted', t => {
     files: { 'model-1': DIGEST, 'model-2': DIGEST },
     adapters: { [`@${DIGEST}`]: DIGEST }
   })
-  for (const [text, line] of [
-    ['FROM x\nMESSAGE robot hi', 2],
-    ['FROM x\n\nSYSTEM """never', 3],
-    ['WHAT x', 1],
-    ['FROM x\nPARAMETER stop', 2],
-    ['{"json": 1}', 1]
-  ] as const) {
+  for (const [text, line] of CASES.badModelfiles) {
     t.throws(() => parseModelfile(text), { code: 'invalid_request', message: new RegExp(`line ${line}:`) }, text)
   }
 
-  const defaults = {
-    system: 'You are\n"Leo".',
-    options: { stop: ['a', ' b'], num_ctx: 512, use_mmap: false },
-    license: 'MIT',
-    messages: [
-      { role: 'user', content: 'hi' },
-      { role: 'assistant', content: '"hi"' }
-    ]
-  }
+  const defaults = CASES.formatted
   const variant = {
     defaults,
     metadata: { chatTemplate: '{% for m in messages %}\n{% endfor %}', capabilities: [], info: {} }

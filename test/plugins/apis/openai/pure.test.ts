@@ -65,14 +65,7 @@ t.test('the usage of several choices is summed up in the last chunk', async t =>
   const chunks = getChunks(deltas, { choices: 2 })
   t.strictSame(
     chunks.map(({ choices }) => choices.map(({ index, delta, finish_reason }: any) => [index, delta, finish_reason])),
-    [
-      [[1, { role: 'assistant', content: null }, null]],
-      [[1, { content: 'b' }, null]],
-      [[1, {}, 'stop']],
-      [[0, { role: 'assistant', content: null }, null]],
-      [[0, {}, 'stop']],
-      []
-    ]
+    CASES.summed
   )
   t.match(chunks.at(-1), { id: 'cmpl-7', model: 'A/b', usage: usage(19, 7, 0), timings: { prompt_n: 2 } })
   const uncounted = getChunks(deltas, { choices: 2, usage: false })
@@ -104,15 +97,7 @@ t.test('formats log probabilities for chats and completions', async t => {
     }
   ])
   t.strictSame(each(chatLogprobs(tokens, 0), 'top_logprobs'), [[], []])
-  t.strictSame(completionLogprobs(tokens, 2, 3), {
-    tokens: ['Hi', ' there'],
-    token_logprobs: [-0.5, -0.25],
-    top_logprobs: [
-      { Hi: -0.5, Ho: -1 },
-      { ' there': -0.25, '!': -2 }
-    ],
-    text_offset: [3, 5]
-  })
+  t.strictSame(completionLogprobs(tokens, 2, 3), CASES.logprobs)
   t.equal(completionLogprobs(tokens, 0, 0).top_logprobs, null)
   t.strictSame(
     completionLogprobs([token('😀', 0), token('x', 0)], 0, 0).text_offset,
@@ -152,18 +137,7 @@ t.test('assembles a complete answer', async t => {
     { choice: 1, finish: 'stop' }
   ]
   const completion = { operation: 'completion', choices: 2 } as const
-  t.match(getWhole(texts, { ...completion, logprobs: 0 }), {
-    object: 'text_completion',
-    choices: [
-      {
-        index: 0,
-        text: 'ab',
-        logprobs: { tokens: ['a', 'b'], top_logprobs: null, text_offset: [0, 1] },
-        finish_reason: 'length'
-      },
-      { index: 1, text: 'c', logprobs: { tokens: ['c'] }, finish_reason: 'stop' }
-    ]
-  })
+  t.match(getWhole(texts, { ...completion, logprobs: 0 }), CASES.texts)
   const best = getWhole(texts, { ...completion, bestOf: 1 }).choices
   t.match(best, [{ index: 0, text: 'ab', logprobs: null }])
   t.equal(best.length, 1)
@@ -185,15 +159,7 @@ t.test('calls of freeform tools have their own format', async t => {
   ]
   const head = { freeform: new Map([['patch_', 'patch']]), usage: false }
   const pieces = getChunks(deltas, head).flatMap(({ choices }) => choices[0].delta.tool_calls ?? [])
-  t.strictSame(pieces, [
-    { index: 0, id: 'c0', type: 'function', function: { name: 'f', arguments: '' } },
-    { index: 0, function: { arguments: '{}' } },
-    { index: 1, id: 'c1', type: 'custom', custom: { name: 'patch', input: '' } },
-    { index: 1, custom: { input: 'a' } },
-    { index: 1, custom: { input: '\nb' } },
-    { index: 2, id: 'c2', type: 'custom', custom: { name: 'patch', input: '' } },
-    { index: 2, custom: { input: '{"patch":"x"}' } }
-  ])
+  t.strictSame(pieces, CASES.freeformPieces)
   const { message } = getWhole(deltas, head).choices[0]
   t.strictSame(message.tool_calls.slice(1), [
     { id: 'c1', type: 'custom', custom: { name: 'patch', input: 'a\nb' } },
@@ -319,24 +285,12 @@ t.test('formatting thousands of embeddings does not block the event loop', async
 })
 
 t.test('formats rankings', async t => {
-  const reply = {
-    scores: [
-      { index: 0, score: -1 },
-      { index: 2, score: 0.5 },
-      { index: 1, score: 0.1 }
-    ],
-    promptTokens: 7
-  }
+  const reply = CASES.scores
   const documents = ['a', 'b', 'c']
-  t.strictSame(ranking(reply, { query: 'q', documents, top_n: 2, return_documents: true }, documents, 'a/b'), {
-    object: 'list',
-    model: 'a/b',
-    usage: { prompt_tokens: 7, total_tokens: 7 },
-    results: [
-      { index: 2, relevance_score: 0.5, document: { text: 'c' } },
-      { index: 1, relevance_score: 0.1, document: { text: 'b' } }
-    ]
-  })
+  t.strictSame(
+    ranking(reply, { query: 'q', documents, top_n: 2, return_documents: true }, documents, 'a/b'),
+    CASES.ranked
+  )
   const all = ranking(reply, { query: 'q', documents }, documents, 'a/b').results
   t.equal(all.length, 3)
   t.notOk('document' in all[0]!)
@@ -377,32 +331,14 @@ t.test('maps engine errors to codes and messages', async t => {
 })
 
 t.test("renders errors in OpenAI's format", async t => {
-  const table: [ErrorCode, string][] = [
-    ['invalid_json', 'invalid_request_error'],
-    ['unauthorized', 'authentication_error'],
-    ['origin_not_allowed', 'permission_error'],
-    ['model_not_found', 'not_found_error'],
-    ['method_not_allowed', 'invalid_request_error'],
-    ['body_too_large', 'invalid_request_error'],
-    ['queue_full', 'rate_limit_error'],
-    ['engine_crashed', 'server_error'],
-    ['model_stopped', 'server_error'],
-    ['internal', 'server_error']
-  ]
+  const table: [ErrorCode, string][] = CASES.errorTypes
   for (const [code, type] of table) {
     t.strictSame(openaiErrorBody(new CorralError(code, 'text')), {
       error: { message: 'text', type, param: null, code }
     })
   }
   const detailed = new CorralError('context_exceeded', 'text', { param: 'messages', details: { n_ctx: 5, code: 'no' } })
-  t.strictSame(openaiErrorBody(detailed).error, {
-    n_ctx: 5,
-    code: 'context_length_exceeded',
-    corral_code: 'context_exceeded',
-    message: "This model's maximum context length is exceeded: text",
-    type: 'invalid_request_error',
-    param: 'messages'
-  })
+  t.strictSame(openaiErrorBody(detailed).error, CASES.fullContext)
   t.equal(
     openaiErrorEvent(new CorralError('internal', 'line\nbreak')),
     'data: {"error":{"message":"line\\nbreak","type":"server_error","param":null,"code":"internal"}}\n\n'

@@ -132,15 +132,7 @@ t.test('parses the fields that all APIs share', async t => {
     context_overflow: 'drop_oldest',
     options: { num_ctx: 8, num_parallel: 2 }
   })
-  t.match(request, {
-    requested: 'A/B:Q8_0',
-    lease: {
-      model: { owner: 'A', name: 'B', variant: 'Q8_0' },
-      options: { num_ctx: 9, num_parallel: 2 },
-      keepAlive: 60_000
-    },
-    overflow: 'drop_oldest'
-  })
+  t.match(request, CASES.shared)
   t.equal(modelRequest({ model: 'a/b' }).overflow, 'error')
   t.equal(modelRequest({ model: 'a/b', keep_alive: -1 }).lease.keepAlive, -1000)
   t.equal(modelRequest({ model: 'a/b', keep_alive: null }).lease.keepAlive, undefined)
@@ -294,14 +286,7 @@ t.test('refuses other invalid requests and names the field', async t => {
   t.strictSame(embed({ input: [[1], [2, 3]] }), [[1], [2, 3]])
 
   const rank = (body: any) => checkAgainst(RerankRequest, body)
-  for (const [given, param] of [
-    [{}, 'query'],
-    [{ query: 5, documents: ['x'] }, 'query'],
-    [{ query: 'x', documents: [] }, 'documents'],
-    [{ query: 'x', documents: [{ body: 'x' }] }, 'documents[0].text'],
-    [{ query: 'x', documents: [5] }, 'documents[0]'],
-    [{ query: 'x', documents: ['x'], top_n: 0 }, 'top_n']
-  ] as const) {
+  for (const [given, param] of CASES.refusedRankings) {
     t.match(
       refusal(() => rank(given)),
       { code: 'invalid_request', param },

@@ -176,15 +176,7 @@ const TYPES = ['local_shell', 'shell', 'apply_patch', 'computer'].map(type => ({
 const HOSTED_TYPES = [...TYPES, { type: 'custom', name: 'patch' }, { type: 'tool_search', execution: 'client' }]
 
 t.test('calls of tools of every type come back as items of their type', async t => {
-  const calls: [string, unknown][] = [
-    ['patch', { input: '*** "Ä" 🦙\n\\' }],
-    ['local_shell', { command: ['ls'], env: { A: 'b' }, timeout_ms: 5 }],
-    ['shell', { commands: ['ls', 'pwd'] }],
-    ['apply_patch', { type: 'create_file', path: 'x', diff: '+a' }],
-    ['apply_patch', { type: 'delete_file', path: 'x', diff: '' }],
-    ['computer', { actions: [{ type: 'click', x: 1, y: 2, button: 'left' }] }],
-    ['tool_search', { query: 'mail' }]
-  ]
+  const calls: [string, unknown][] = CASES.calls
   const pieces = calls.flatMap(([name, given], index) => [
     piece({ toolCalls: [{ index, id: `c${index}`, name, arguments: '' }] }),
     ...JSON.stringify(given)
@@ -217,14 +209,7 @@ t.test('calls of tools of every type come back as items of their type', async t 
 })
 
 t.test('truncated calls of tools of every type', async t => {
-  const cases: [string, string, object][] = [
-    ['patch', '{"input":"a\\', { status: 'incomplete', input: 'a' }],
-    ['patch', '{"inp', { status: 'incomplete', input: '' }],
-    ['shell', '{"commands":["rm', { status: 'incomplete', action: { commands: [] } }],
-    ['local_shell', '', { status: 'incomplete', action: { command: [] } }],
-    ['apply_patch', '{"type":"crea', { status: 'in_progress', operation: { path: '', diff: '' } }],
-    ['computer', '{"actions":[{', { status: 'incomplete', actions: [] }]
-  ]
+  const cases: [string, string, object][] = CASES.truncatedCalls
   for (const [name, text, item] of cases) {
     const deltas = [piece({ toolCalls: [{ index: 0, name, arguments: text }] }), piece({ finish: 'length' })]
     const { response } = write(t, headOf({ tools: HOSTED_TYPES }), deltas)
@@ -264,14 +249,7 @@ t.test('log probabilities as requested', async t => {
 
 t.test('a failure ends the events with an error', async t => {
   const broken = new CorralError('engine_crashed', 'It broke.')
-  for (const [code, word] of [
-    ['engine_crashed', 'server_error'],
-    ['queue_full', 'rate_limit_exceeded'],
-    ['context_exceeded', 'context_length_exceeded'],
-    ['invalid_request', 'invalid_prompt'],
-    ['shutting_down', 'server_error'],
-    ['insufficient_memory', 'invalid_prompt']
-  ] as const) {
+  for (const [code, word] of CASES.failures) {
     const events = new ResponseWriter(headOf()).fail(new CorralError(code, 'It broke.', { retryAfter: 2 }))
     const message = `It broke.${code === 'queue_full' ? ' Try again in 2 s.' : ''}`
     t.match(events[2], { type: 'response.failed', response: { error: { code: word, message } } })
@@ -280,15 +258,7 @@ t.test('a failure ends the events with an error', async t => {
   const events = [...writer.add([piece({ content: 'Once' })]), ...writer.fail(broken)]
   t.strictSame(
     events.map(({ sequence_number, type }) => [sequence_number, type]),
-    [
-      [0, 'response.created'],
-      [1, 'response.in_progress'],
-      [2, 'response.output_item.added'],
-      [3, 'response.content_part.added'],
-      [4, 'response.output_text.delta'],
-      [5, 'response.failed'],
-      [6, 'error']
-    ]
+    CASES.failedEvents
   )
   for (const event of events) mustBe('ResponseStreamEvent', event)
   t.match(events[5]!.response, { status: 'failed', output: [{ status: 'incomplete', content: [{ text: 'Once' }] }] })
@@ -368,14 +338,7 @@ t.test('reports the input item of each message', async t => {
 })
 
 t.test('completes items and resolves references', async t => {
-  const stored: Item = {
-    type: 'function_call',
-    id: 'fc_1',
-    status: 'completed',
-    call_id: 'call_1',
-    name: 'look',
-    arguments: '{}'
-  }
+  const stored: Item = CASES.stored
   const items = readInput(
     [user('Hi'), { type: 'item_reference', id: 'fc_1' }, { id: 'fc_1' }, { ...user('Hi'), id: 'msg_mine' }],
     id => (id === 'fc_1' ? stored : undefined)
