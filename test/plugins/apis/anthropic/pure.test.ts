@@ -1,6 +1,6 @@
 import { Ajv } from 'ajv'
 import t from 'tap'
-import type { Delta, EngineFields, ToolCallPiece } from '../../../../core/contracts/engines.ts'
+import type { Delta, EngineFields } from '../../../../core/contracts/engines.ts'
 import { CorralError, ERROR_STATUS, type ErrorCode } from '../../../../core/errors.ts'
 import { ClearedSteps, clearContext } from '../../../../plugins/apis/anthropic/context-management.ts'
 import { engineMessages } from '../../../../plugins/apis/anthropic/history.ts'
@@ -9,6 +9,7 @@ import { MessageEvents } from '../../../../plugins/apis/anthropic/message-events
 import { engineRequest } from '../../../../plugins/apis/anthropic/message-request.ts'
 import { type Edit, type MessageEvent, MessagesRequest } from '../../../../plugins/apis/anthropic/schemas.ts'
 import { readCases } from '../../../support/cases.ts'
+import { each } from '../../../support/each.ts'
 import { randomNumbers } from '../../../support/random.ts'
 import { randomValue, sdkShapes } from '../../../support/sdk-types.ts'
 import { trialCount } from '../../../support/trial-count.ts'
@@ -271,88 +272,27 @@ function answer(deltas: Delta[], head: Partial<typeof HEAD> & object = {}) {
 }
 
 t.test('converts an answer to events and to a message', t => {
-  const usage = { promptTokens: 10, cachedTokens: 4, completionTokens: 7 }
-  const { events, message } = answer([
-    { reading: { tokens: 5, total: 10, cached: 4 } },
-    { thinking: 'hm' },
-    { content: '\n\n' },
-    { content: 'Hi' },
-    { content: ' you' },
-    { content: '\n' },
-    { toolCalls: [{ index: 0, id: 'c0', name: 'f', arguments: '' }] },
-    { toolCalls: [{ index: 0, arguments: '{"a":' }] },
-    {
-      toolCalls: [
-        { index: 0, arguments: '1}' },
-        { index: 1, id: 'c1', name: 'g', arguments: '{}' }
-      ]
-    },
-    { content: '\n' },
-    { finish: 'stop', usage }
-  ])
+  const { events, message } = answer(CASES.deltas)
   t.strictSame(events, CASES.events as MessageEvent[])
   t.strictSame(message, CASES.message)
   t.end()
 })
 
 t.test('reports the stop reason and drops incomplete parts', t => {
-  const piece = (index: number, json: string, name?: string): ToolCallPiece => ({
-    index,
-    arguments: json,
-    ...(name && { name })
-  })
-  const stopOf = (deltas: Delta[], head = {}) => {
+  const table: [what: string, deltas: Delta[], head: object, wanted: object][] = CASES.stops
+  for (const [what, deltas, head, wanted] of table) {
     const { stop_reason, stop_sequence, content } = answer(deltas, head).message
-    return { stop_reason, stop_sequence, content }
+    const blocks = (content as { id?: string }[]).map(({ id: _, ...block }) => block)
+    t.strictSame({ stop_reason, stop_sequence, content: blocks }, wanted, what)
   }
-  const said = [{ type: 'text', text: 'Hi' }]
-  const stopped = (stop_reason: string, stop_sequence: string | null, content: unknown[]) => ({
-    stop_reason,
-    stop_sequence,
-    content
-  })
-  t.strictSame(stopOf([{ content: 'Hi' }, { finish: 'stop' }]), stopped('end_turn', null, said) as never)
-  t.strictSame(stopOf([{ content: 'Hi' }, { finish: 'length' }]), stopped('max_tokens', null, said) as never)
-  t.strictSame(
-    stopOf([{ content: 'Hi' }, { finish: 'stop', stopSequence: 'END' }]),
-    stopped('stop_sequence', 'END', said) as never
-  )
-  const own = stopOf([{ content: 'Hi' }, { finish: 'stop', stopSequence: '<|im_end|>' }])
-  t.strictSame(own, stopped('end_turn', null, said) as never, 'a stop text of the engine is not reported')
-  t.strictSame(stopOf([{ finish: 'stop' }]), stopped('end_turn', null, []) as never, 'an empty answer')
-  t.strictSame(
-    stopOf([{ content: ' \n' }, { finish: 'stop' }]),
-    stopped('end_turn', null, []) as never,
-    'only white space'
-  )
-  t.strictSame(
-    stopOf([{ thinking: 'hm' }, { content: 'Hi' }, { finish: 'stop' }], { omitThinking: true }).content,
-    said as never
-  )
-  const cut = answer([{ content: 'Hi' }, { toolCalls: [piece(0, '{"a', 'f')] }, { finish: 'length' }])
-  t.strictSame(cut.message.content, said as never, 'an incomplete call is dropped')
-  t.equal(
-    cut.events.filter(({ type }) => type === 'content_block_start').length,
-    2,
-    'a stream contains the incomplete call'
-  )
-  const two = [{ toolCalls: [piece(0, '{}', 'f')] }, { toolCalls: [piece(1, '{}', 'g')] }, { finish: 'stop' as const }]
-  t.match(stopOf(two, { oneCall: true }).content, [{ name: 'f' }])
-  t.equal(stopOf(two, { oneCall: true }).content.length, 1)
-  const late = stopOf([{ toolCalls: [piece(0, '{"a"')] }, { toolCalls: [piece(0, ':1}', 'f')] }, { finish: 'stop' }])
-  t.match(
-    late.content,
-    [{ type: 'tool_use', id: /^toolu_./, name: 'f', input: { a: 1 } }],
-    'the name arrives after the arguments'
-  )
-  const between = stopOf([
-    { toolCalls: [piece(0, '{"a"', 'f')] },
+  const cut: Delta[] = [
     { content: 'Hi' },
-    { toolCalls: [piece(0, ':1}')] },
-    { thinking: 'hm' },
-    { finish: 'stop' }
-  ])
-  t.match(between.content, [{ name: 'f', input: { a: 1 } }, { text: 'Hi' }, { thinking: 'hm' }])
+    { toolCalls: [{ index: 0, name: 'f', arguments: '{"a' }] },
+    { finish: 'length' }
+  ]
+  const { events, message } = answer(cut)
+  t.strictSame(message.content, [{ type: 'text', text: 'Hi' }], 'an incomplete call is dropped')
+  t.equal(each(events, 'type').filter(type => type === 'content_block_start').length, 2, 'a stream contains it')
   t.end()
 })
 

@@ -431,16 +431,6 @@ t.test('takes the input of a freeform call out of its arguments, however they ar
 })
 
 t.test('reads what models without a grammar write', async t => {
-  const table: [string, string][] = [
-    ['{"input":"line\nbreak"}', 'line\nbreak'],
-    [String.raw`{"input":"a\qb"}`, String.raw`a\qb`],
-    ['*** Begin Patch', '*** Begin Patch'],
-    ['{"note":"x","input":"a"}', 'a'],
-    ['{"patch":"a"}', '{"patch":"a"}'],
-    ['"a"', 'a'],
-    ['{"input":7}', '{"input":7}'],
-    ['{"in', ''],
-    ['', '']
-  ]
+  const table: [string, string][] = CASES.ungrammatical
   for (const [json, input] of table) t.equal(freeformInput(json), input, json)
 })

@@ -49,8 +49,6 @@ function headOf(request: object = {}): ResponseHead {
   }
 }
 
-const piece = (given: Partial<Delta>): Delta => given
-
 /** Runs a writer and checks the rules that apply to every stream. */
 function write(t: Test, head: ResponseHead, deltas: Delta[]): { events: ResponseEvent[]; response: ResponseObject } {
   const writer = new ResponseWriter(head)
@@ -104,38 +102,10 @@ function check(t: Test, events: ResponseEvent[], response: ResponseObject): void
 }
 
 t.test('writes reasoning, text and calls as events', async t => {
-  const usage = (completionTokens: number) => ({ promptTokens: 20, cachedTokens: 5, completionTokens })
-  const { events, response } = write(t, headOf({ tools: [TOOL] }), [
-    piece({ reading: { tokens: 1, total: 2, cached: 0 } }),
-    piece({ thinking: 'H', usage: usage(1) }),
-    piece({ thinking: 'm.', usage: usage(3) }),
-    piece({ content: 'Let ', usage: usage(5) }),
-    piece({ content: 'me see.' }),
-    piece({ toolCalls: [{ index: 0, id: 'X'.repeat(32), name: 'look', arguments: '' }] }),
-    piece({ toolCalls: [{ index: 0, arguments: '{"a":' }] }),
-    piece({
-      toolCalls: [
-        { index: 0, arguments: '1}' },
-        { index: 1, id: 'own:1', name: 'ask', arguments: '{}' }
-      ]
-    }),
-    piece({ toolCalls: [{ index: 2, name: 'look', arguments: '{}' }] }),
-    piece({ finish: 'stop', usage: usage(40) })
-  ])
+  const { events, response } = write(t, headOf({ tools: [TOOL] }), CASES.deltas)
   t.strictSame(
     events.map(({ type }) => type.replace('response.', '')),
-    [
-      ...['created', 'in_progress'],
-      ...['output_item.added', 'content_part.added', 'reasoning_text.delta', 'reasoning_text.delta'],
-      ...['reasoning_text.done', 'content_part.done', 'output_item.done'],
-      ...['output_item.added', 'content_part.added', 'output_text.delta', 'output_text.delta'],
-      ...['output_text.done', 'content_part.done', 'output_item.done'],
-      ...['output_item.added', 'function_call_arguments.delta', 'function_call_arguments.delta'],
-      ...['function_call_arguments.done', 'output_item.done'],
-      ...['output_item.added', 'function_call_arguments.delta', 'function_call_arguments.done', 'output_item.done'],
-      ...['output_item.added', 'function_call_arguments.delta', 'function_call_arguments.done', 'output_item.done'],
-      'completed'
-    ]
+    CASES.eventNames
   )
   t.match(response, {
     status: 'completed',
@@ -161,9 +131,9 @@ t.test('writes reasoning, text and calls as events', async t => {
 t.test('calls of namespaced functions', async t => {
   const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }
   const { response } = write(t, headOf({ tools: [TOOL, group] }), [
-    piece({ toolCalls: [{ index: 0, name: 'look', arguments: '{}' }] }),
-    piece({ toolCalls: [{ index: 1, name: 'crm__look', arguments: '{}' }] }),
-    piece({ finish: 'stop' })
+    { toolCalls: [{ index: 0, name: 'look', arguments: '{}' }] },
+    { toolCalls: [{ index: 1, name: 'crm__look', arguments: '{}' }] },
+    { finish: 'stop' }
   ])
   const [plain, grouped] = response.output
   t.match(grouped, { type: 'function_call', name: 'look', namespace: 'crm' })
@@ -178,12 +148,12 @@ const HOSTED_TYPES = [...TYPES, { type: 'custom', name: 'patch' }, { type: 'tool
 t.test('calls of tools of every type come back as items of their type', async t => {
   const calls: [string, unknown][] = CASES.calls
   const pieces = calls.flatMap(([name, given], index) => [
-    piece({ toolCalls: [{ index, id: `c${index}`, name, arguments: '' }] }),
+    { toolCalls: [{ index, id: `c${index}`, name, arguments: '' }] },
     ...JSON.stringify(given)
       .match(/.{1,3}/gs)!
-      .map(part => piece({ toolCalls: [{ index, arguments: part }] }))
+      .map(part => ({ toolCalls: [{ index, arguments: part }] }))
   ])
-  const { events, response } = write(t, headOf({ tools: HOSTED_TYPES }), [...pieces, piece({ finish: 'tool_calls' })])
+  const { events, response } = write(t, headOf({ tools: HOSTED_TYPES }), [...pieces, { finish: 'tool_calls' }])
   const exec = { type: 'exec', command: ['ls'], env: { A: 'b' }, timeout_ms: 5, user: null, working_directory: null }
   t.match(response.output, [
     {
@@ -211,24 +181,24 @@ t.test('calls of tools of every type come back as items of their type', async t 
 t.test('truncated calls of tools of every type', async t => {
   const cases: [string, string, object][] = CASES.truncatedCalls
   for (const [name, text, item] of cases) {
-    const deltas = [piece({ toolCalls: [{ index: 0, name, arguments: text }] }), piece({ finish: 'length' })]
+    const deltas: Delta[] = [{ toolCalls: [{ index: 0, name, arguments: text }] }, { finish: 'length' }]
     const { response } = write(t, headOf({ tools: HOSTED_TYPES }), deltas)
     t.match(response, { status: 'incomplete', output: [item] }, `${name} ${text}`)
   }
 })
 
 t.test('truncated and empty answers', async t => {
-  const cut = write(t, headOf(), [piece({ content: 'Once' }), piece({ finish: 'length' })]).response
+  const cut = write(t, headOf(), [{ content: 'Once' }, { finish: 'length' }]).response
   t.match(cut, {
     status: 'incomplete',
     completed_at: null,
     incomplete_details: { reason: 'max_output_tokens' },
     output: [{ status: 'incomplete', content: [{ text: 'Once' }] }]
   })
-  const thought = write(t, headOf(), [piece({ thinking: 'Hm' }), piece({ finish: 'length' })]).response
+  const thought = write(t, headOf(), [{ thinking: 'Hm' }, { finish: 'length' }]).response
   t.match(thought, { status: 'incomplete', output: [{ type: 'reasoning', status: 'incomplete' }] })
   t.equal(thought.output.length, 1)
-  const empty = write(t, headOf(), [piece({ finish: 'stop' })]).response
+  const empty = write(t, headOf(), [{ finish: 'stop' }]).response
   t.match(empty, { status: 'completed', output: [{ type: 'message', content: [{ text: '' }] }] })
 })
 
@@ -241,7 +211,7 @@ t.test('log probabilities as requested', async t => {
     [{ include: ['message.output_text.logprobs'] }, [{ ...told, top_logprobs: [] }]],
     [{ top_logprobs: 1 }, [{ ...told, top_logprobs: [told] }]]
   ] as const) {
-    const { events, response } = write(t, headOf(request), [piece({ content: 'Pa', logprobs: given })])
+    const { events, response } = write(t, headOf(request), [{ content: 'Pa', logprobs: given }])
     t.strictSame((response.output[0] as any).content[0].logprobs, expected, JSON.stringify(request))
     t.strictSame(events.find(({ type }) => type === 'response.output_text.delta')!.logprobs, expected)
   }
@@ -255,7 +225,7 @@ t.test('a failure ends the events with an error', async t => {
     t.match(events[2], { type: 'response.failed', response: { error: { code: word, message } } })
   }
   const writer = new ResponseWriter(headOf())
-  const events = [...writer.add([piece({ content: 'Once' })]), ...writer.fail(broken)]
+  const events = [...writer.add([{ content: 'Once' }]), ...writer.fail(broken)]
   t.strictSame(
     events.map(({ sequence_number, type }) => [sequence_number, type]),
     CASES.failedEvents
@@ -270,24 +240,24 @@ t.test('events are well-formed for random answers', async t => {
   const text = () => ['a', 'ä', '€', '🦙', ' b', '\n', '{"'][next(7)]!
   for (let round = 0; round < trialCount(100); round++) {
     let called = -1
-    const deltas = Array.from({ length: next(12) }, () => {
+    const deltas = Array.from({ length: next(12) }, (): Delta => {
       switch (next(5)) {
         case 0:
-          return piece({ thinking: text() })
+          return { thinking: text() }
         case 1:
-          return piece({ content: text() })
+          return { content: text() }
         case 2:
           called++
-          return piece({
+          return {
             toolCalls: [{ index: called, id: `id${called}`, name: 'f', arguments: next(2) ? text() : '' }]
-          })
+          }
         case 3:
-          return called < 0 ? piece({}) : piece({ content: text(), toolCalls: [{ index: called, arguments: text() }] })
+          return called < 0 ? {} : { content: text(), toolCalls: [{ index: called, arguments: text() }] }
         default:
-          return piece({ thinking: text(), content: text() })
+          return { thinking: text(), content: text() }
       }
     })
-    deltas.push(piece({ finish: next(2) ? 'stop' : 'length' }))
+    deltas.push({ finish: next(2) ? 'stop' : 'length' })
     write(t, headOf(), deltas)
   }
 })
