@@ -1,12 +1,14 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { readCases } from '../../../support/cases.ts'
 import { DEMO, startCorral } from '../../../support/corral.ts'
 import { each } from '../../../support/each.ts'
 import { begin, line, openai, reaches, results, sendFile, textOf } from './support.ts'
 
 const corral = await startCorral(t)
 const client = openai(corral)
+const CASES = readCases('batches')
 
 t.test('the SDK uploads a file, runs a batch and reads its results', async t => {
   const lines = [
@@ -110,18 +112,7 @@ t.test('a batch with invalid lines fails and lists them by number', async t => {
   const batch = await reaches(client, id, 'failed')
   t.same(
     batch.errors?.data?.map(({ line, code, param }) => [line, code, param]),
-    [
-      [2, 'invalid_json_line', null],
-      [4, 'missing_required_parameter', 'custom_id'],
-      [5, 'duplicate_custom_id', 'custom_id'],
-      [6, 'invalid_method', 'method'],
-      [7, 'invalid_url', 'url'],
-      [8, 'invalid_url', 'url'],
-      [9, 'invalid_body', 'body'],
-      [10, 'invalid_body', 'body.stream'],
-      [11, 'invalid_json_line', null],
-      [12, 'invalid_custom_id', 'custom_id']
-    ]
+    CASES.faults
   )
   t.match(batch, { output_file_id: null, error_file_id: null, request_counts: { total: 0 } })
   const empty = await reaches(client, (await begin(client, ['', ' '])).id, 'failed')

@@ -1,9 +1,11 @@
 import { join } from 'node:path'
 import t from 'tap'
+import { readCases } from '../../../support/cases.ts'
 import { startCorral, until } from '../../../support/corral.ts'
 import { readThoughts, writeThinkingModel } from '../openai/media/support.ts'
 
 const MODEL = 'team/thinker'
+const CASES = readCases('thinking')
 const file = join(t.testdir(), 'thinker.gguf')
 await writeThinkingModel(file)
 const corral = await startCorral(t)
@@ -78,14 +80,7 @@ t.test('rejects invalid control requests', async t => {
   }
 })
 
-const schema = {
-  type: 'object',
-  properties: { ok: { type: 'boolean' } },
-  required: ['ok'],
-  additionalProperties: false
-}
 const messages = [{ role: 'user', content: 'Hi' }]
-const json_schema = { name: 'answer', schema }
 
 /** Returns the thinking and the text of an answer of any API. */
 function partsOf({ message, response, thinking, choices, output, content }: any): { thinking?: string; text: string } {
@@ -97,33 +92,8 @@ function partsOf({ message, response, thinking, choices, output, content }: any)
   return { thinking: of('thinking')?.thinking, text: of('text')?.text }
 }
 
-/** Requests with a format of the answer, on every API. */
-const FORMATTED: [path: string, body: object][] = [
-  ['/api/chat', { messages, think: true, format: schema }],
-  ['/api/generate', { prompt: 'Hi', think: 'high', format: schema }],
-  ['/ollama/api/chat', { messages, think: true, format: schema }],
-  ['/v1/chat/completions', { messages, response_format: { type: 'json_schema', json_schema } }],
-  ['/v1/chat/completions', { messages, thinking: { type: 'enabled' }, json_schema: schema }],
-  [
-    '/v1/chat/completions',
-    { messages, grammar: 'root ::= "{\\"ok\\": " root2 "}" # root\nroot2 ::= "true" | "false"' }
-  ],
-  [
-    '/v1/responses',
-    { input: 'Hi', reasoning: { effort: 'high' }, text: { format: { type: 'json_schema', ...json_schema } } }
-  ],
-  [
-    '/v1/messages',
-    {
-      messages,
-      thinking: { type: 'enabled', budget_tokens: 9000 },
-      output_config: { format: { type: 'json_schema', schema } }
-    }
-  ]
-]
-
 t.test('a format applies to the answer after the thinking on every API', async t => {
-  for (const [path, body] of FORMATTED) {
+  for (const [path, body] of CASES.formatted) {
     // Without the format, the model would think until its tokens are used up. Its white space is limited.
     const limits = path === '/v1/messages' ? { max_tokens: 480 } : { options: { max_tokens: 480 } }
     const reply = await corral.json(path, { model: MODEL, stream: false, ...body, ...limits }, alice)
@@ -134,18 +104,9 @@ t.test('a format applies to the answer after the thinking on every API', async t
   }
 })
 
-/** Requests that want no thinking. The template of the model always begins with it. */
-const OFF: [path: string, body: object][] = [
-  ['/api/chat', { messages, think: false }],
-  ['/api/generate', { prompt: 'Hi', think: 'none' }],
-  ['/v1/chat/completions', { messages, reasoning_effort: 'none' }],
-  ['/v1/chat/completions', { messages, enable_thinking: false }],
-  ['/v1/responses', { input: 'Hi', reasoning: { effort: 'none' } }],
-  ['/v1/messages', { messages }]
-]
-
 t.test('thinking can be switched off on every API', async t => {
-  for (const [path, body] of OFF) {
+  // The template of the model always begins with thinking.
+  for (const [path, body] of CASES.off) {
     const limits = path === '/v1/messages' ? { max_tokens: 12 } : { options: { max_tokens: 12, ignore_eos: true } }
     const { status, body: answer } = await corral.json(path, { model: MODEL, stream: false, ...body, ...limits }, alice)
     t.equal(status, 200, JSON.stringify(answer))
@@ -155,27 +116,6 @@ t.test('thinking can be switched off on every API', async t => {
   }
 })
 
-/** Templates, whether they keep the thinking of earlier turns, and in a chain of tool calls. */
-const turn = (thinking: string) =>
-  `{% for m in messages %}<|{{ m.role }}|>${thinking}{% if m.tool_calls %}<call>{{ m.tool_calls[0].function.name }}</call>{% endif %}{{ m.content or '' }}</s>{% endfor %}{% if add_generation_prompt %}<|assistant|><think>{% endif %}`
-const THOUGHT = '<think>{{ m.reasoning_content }}</think>'
-const TEMPLATES: [name: string, template: string, keeps: boolean, inChain: boolean][] = [
-  ['always', turn(`{% if m.reasoning_content %}${THOUGHT}{% endif %}`), true, true],
-  ['never', turn(''), false, false],
-  [
-    'chain',
-    `{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}${turn(`{% if m.reasoning_content and loop.index0 > ns.last %}${THOUGHT}{% endif %}`)}`,
-    false,
-    true
-  ],
-  ...['preserve_thinking', 'preserved_thinking', 'keep_past_thinking'].map((name): (typeof TEMPLATES)[number] => [
-    name,
-    turn(`{% if m.reasoning_content and ${name} %}${THOUGHT}{% endif %}`),
-    true,
-    true
-  ])
-]
-
 t.test('thinking of earlier turns is kept as the template expects, so that the prompt continues', async t => {
   const thought = { role: 'assistant', reasoning_content: 'hm', content: 'Yes' }
   const call = { id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } }
@@ -184,7 +124,8 @@ t.test('thinking of earlier turns is kept as the template expects, so that the p
     { ...thought, content: null, tool_calls: [call] },
     { role: 'tool', content: 'r', tool_call_id: 'a' }
   ]
-  for (const [name, template, keeps, inChain] of TEMPLATES) {
+  // `keeps` is for earlier turns, `inChain` for a chain of tool calls.
+  for (const [name, template, keeps, inChain] of CASES.templates) {
     const model = `team/${name}`
     const made = await corral.json('/api/create', { model, from: 'corral/tiny-chat', template, stream: false }, local)
     t.equal(made.status, 200, JSON.stringify(made.body))

@@ -2,11 +2,13 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { randomEncoder } from '../../../../scripts/random-models.ts'
+import { readCases } from '../../../support/cases.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../../../support/corral.ts'
 import { each } from '../../../support/each.ts'
 import { thorough } from '../../../support/thorough.ts'
 
 const ENCODER = 'team/encoder'
+const CASES = readCases('lmstudio')
 const file = join(t.testdir(), 'encoder.gguf')
 writeFileSync(file, randomEncoder('embedding'))
 const corral = await startCorral(t, { config: `models:\n  ${DEMO}:\n    aliases: [helper]\n` })
@@ -229,17 +231,7 @@ t.test('v1 streams its own events', async t => {
   const { events, kinds } = await read({})
   t.strictSame(
     kinds.filter(kind => kind !== 'prompt_processing.progress'),
-    [
-      'chat.start',
-      'model_load.start',
-      'model_load.end',
-      'prompt_processing.start',
-      'prompt_processing.end',
-      'message.start',
-      'message.delta',
-      'message.end',
-      'chat.end'
-    ]
+    CASES.kinds
   )
   const text = events.map(({ type, content }) => (type === 'message.delta' ? content : '')).join('')
   t.equal(text, CAPITAL_ANSWER)
@@ -253,17 +245,7 @@ t.test('v1 streams its own events', async t => {
 })
 
 t.test('v1 refuses what it cannot do', async t => {
-  const image = { type: 'image', data_url: 'data:image/png;base64,iVBORw0KGgo=' }
-  const cases: [fields: object, status: number, error: object][] = [
-    [{ input: [image] }, 400, { code: 'unsupported_capability', type: 'invalid_request', param: 'input[0]' }],
-    [{ input: 'x', reasoning: 'high' }, 400, { code: 'unsupported_capability', param: 'reasoning' }],
-    [{ input: [] }, 400, { code: 'invalid_request' }],
-    [{ input: [{ type: 'video' }] }, 400, { code: 'invalid_request' }],
-    [{ input: 'x', temperature: 'hot' }, 400, { code: 'invalid_request', param: 'temperature' }],
-    [{ input: 'x', model: 'no/such-model' }, 404, { code: 'model_not_found', type: 'model_not_found' }],
-    [{ input: 'x', model: ENCODER }, 400, { code: 'unsupported_capability' }]
-  ]
-  for (const [fields, status, error] of cases) {
+  for (const [fields, status, error] of CASES.refused) {
     for (const stream of [false, true]) {
       t.match(await ask({ stream, ...fields }), { status, body: { error } }, JSON.stringify(fields))
     }

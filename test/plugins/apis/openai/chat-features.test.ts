@@ -1,6 +1,7 @@
 import type OpenAI from 'openai'
 import t from 'tap'
 import { ChatCompletion } from '../../../../plugins/apis/openai/schemas.ts'
+import { readCases } from '../../../support/cases.ts'
 import { failure } from '../../../support/failure.ts'
 import { trialCount } from '../../../support/trial-count.ts'
 import { typeFaults } from './declared-types.ts'
@@ -11,6 +12,7 @@ import { variantOf } from './support.ts'
 // Features of OpenAI's chats that llama-server lacks or handles differently.
 const { client, service, events, idle } = await startRealEngine(t, [variantOf('corral', 'tiny-chat')])
 const ANSWER = 'The capital of France is Paris.'
+const CASES = readCases('openai-requests')
 const weather = {
   type: 'function' as const,
   function: {
@@ -227,20 +229,7 @@ t.test('response_format, stop, developer messages and ignored fields work', asyn
   t.equal((await ask({ messages: developer })).choices[0]!.message.content, 'I am Leo.')
   const parts = [{ role: 'user', content: [{ type: 'text', text: 'What is the capital of France?' }] }]
   t.equal((await ask({ messages: parts })).choices[0]!.message.content, ANSWER)
-  const ignored = {
-    user: 'me',
-    metadata: { a: 'b' },
-    store: true,
-    service_tier: 'auto',
-    reasoning_effort: 'low',
-    verbosity: 'low',
-    prompt_cache_key: 'x',
-    safety_identifier: 'x',
-    modalities: ['text'],
-    parallel_tool_calls: true,
-    prediction: { type: 'content', content: 'x' }
-  }
-  t.equal((await ask(ignored)).choices[0]!.message.content, ANSWER)
+  t.equal((await ask(CASES.ignored)).choices[0]!.message.content, ANSWER)
   const { body } = await service.json('/tokenize', { model: MODEL, content: ' Paris' })
   const biased = await ask({ logit_bias: { [body.tokens[0]]: -100 } })
   t.notMatch(biased.choices[0]!.message.content, 'Paris')

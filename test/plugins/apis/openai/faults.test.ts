@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { readCases } from '../../../support/cases.ts'
 import { until } from '../../../support/corral.ts'
 import { answers, chat, DONE, event, MODEL, scriptedService, splitError } from './scripted-service.ts'
 import { eventStream, jsonResponse, type Responder, variantOf } from './support.ts'
@@ -161,40 +162,13 @@ t.test("the engine's own error in a stream is reported", async t => {
 })
 
 t.test('engine errors become an error status, streamed or not', async t => {
-  const error = (code: number, message: string, type: string, more = {}) => ({
-    error: { code, message, type, ...more }
-  })
-  const exceeded = error(400, 'x', 'exceed_context_size_error', { n_prompt_tokens: 6012, n_ctx: 512 })
-  for (const [status, body, wanted, fields] of [
-    [
-      400,
-      exceeded,
-      400,
-      {
-        code: 'context_length_exceeded',
-        type: 'invalid_request_error',
-        n_prompt_tokens: 6012,
-        n_ctx: 512,
-        message: /maximum context length is 512 tokens.*6012/
-      }
-    ],
-    [
-      501,
-      error(501, 'This server does not support it', 'not_supported_error'),
-      400,
-      { code: 'unsupported_capability' }
-    ],
-    [500, error(500, 'Compute error.', 'server_error'), 500, { code: 'internal', type: 'server_error' }],
-    [500, 'not JSON', 500, { code: 'internal' }],
-    [400, error(400, 'bad grammar', 'invalid_request_error'), 400, { code: 'invalid_request', message: /bad grammar/ }],
-    [503, error(503, 'Loading model', 'unavailable_error'), 503, { code: 'queue_full', type: 'rate_limit_error' }]
-  ] as const) {
+  for (const [status, body, wanted, { message, ...fields }] of readCases('openai-answer').engineFaults) {
     const { json, idle } = await scriptedService(t, [() => jsonResponse(status, body)])
     for (const stream of [true, false]) {
       const reply = await json('/chat/completions', { ...chat, stream })
       t.equal(reply.status, wanted)
       t.match(reply.headers.get('content-type'), 'application/json')
-      t.match(reply.body.error, fields)
+      t.match(reply.body.error, { ...fields, message: new RegExp(message) })
       t.equal(reply.headers.get('x-should-retry'), wanted === 500 ? 'false' : null)
       t.equal(reply.headers.get('retry-after'), wanted === 503 ? '1' : null)
     }
