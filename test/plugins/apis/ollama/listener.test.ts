@@ -7,7 +7,7 @@ import t from 'tap'
 import security from '../../../../plugins/people/security/index.ts'
 import { corral as command, newHome } from '../../../command-line/command.ts'
 import { endless, startCorral, until } from '../../../support/corral.ts'
-import { ask, corralWithListener } from './support.ts'
+import { ask, corralWithListener, get, post } from './support.ts'
 
 /** Like `fetch`, but with a Host header, which `fetch` does not allow. */
 function withHost(url: string, headers: Record<string, string>): Promise<number> {
@@ -24,22 +24,22 @@ function withHost(url: string, headers: Record<string, string>): Promise<number>
 const { corral, address } = await corralWithListener(t, { config: 'shutdown_grace: 60s' })
 
 t.test('the listener serves only the routes of the Ollama API', async t => {
-  t.equal((await ask('GET', `${address}/`, {})).text, 'Ollama is running')
-  t.equal((await ask('GET', `${address}`, {})).text, (await ask('GET', `${corral.url}/ollama`, {})).text)
+  t.equal((await get(`${address}/`)).text, 'Ollama is running')
+  t.equal((await get(`${address}`)).text, (await get(`${corral.url}/ollama`)).text)
   t.match(await ask('HEAD', `${address}/`, {}), { status: 200, text: '' })
   t.equal((await ask('HEAD', `${address}/api/tags`, {})).status, 200)
   t.equal((await ask('HEAD', `${address}/api/version`, {})).status, 200)
-  const tags = await ask('GET', `${address}/api/tags`, {})
-  t.equal(tags.text, (await ask('GET', `${corral.url}/ollama/api/tags`, {})).text)
-  t.not(tags.text, (await ask('GET', `${corral.url}/api/tags`, {})).text, 'names have tags here')
-  t.match(await ask('GET', `${address}/api/chat`, {}), { status: 405, lines: [{ error: String, code: String }] })
+  const tags = await get(`${address}/api/tags`)
+  t.equal(tags.text, (await get(`${corral.url}/ollama/api/tags`)).text)
+  t.not(tags.text, (await get(`${corral.url}/api/tags`)).text, 'names have tags here')
+  t.match(await get(`${address}/api/chat`), { status: 405, lines: [{ error: String, code: String }] })
   for (const path of ['/ollama', '/docs', '/openapi.json', '/nix', '/api/nix', '/anthropic/v1/messages', '/%zz']) {
-    const { status, lines } = await ask('GET', address + path, {})
+    const { status, lines } = await get(address + path)
     t.ok(status === 404 || status === 400, `${path} is ${status}`)
     t.type(lines[0].error, 'string', path)
   }
-  t.match(await ask('POST', `${address}/api/chat`, {}, '{'), { status: 400, lines: [{ code: 'invalid_json' }] })
-  t.match(await ask('POST', `${address}/api/chat`, {}, ''), { status: 400, lines: [{ code: 'missing_body' }] })
+  t.match(await post(`${address}/api/chat`, '{'), { status: 400, lines: [{ code: 'invalid_json' }] })
+  t.match(await post(`${address}/api/chat`, ''), { status: 400, lines: [{ code: 'missing_body' }] })
 
   // A non-HTTP request gets an error and affects no other request.
   const socket = connect(Number(new URL(address).port), '127.0.0.1')
@@ -47,7 +47,7 @@ t.test('the listener serves only the routes of the Ollama API', async t => {
   const [bytes] = (await once(socket, 'data')) as [Buffer]
   t.match(String(bytes), /^HTTP\/1\.1 400/)
   socket.destroy()
-  t.equal((await ask('GET', `${address}/api/version`, {})).status, 200)
+  t.equal((await get(`${address}/api/version`)).status, 200)
 
   // Access rules are the same as at the server's own address.
   const port = new URL(address).port
@@ -100,8 +100,8 @@ t.test('a public listener requires keys, accepts any host name, and ends slow an
   const base = `http://127.0.0.1:${port}`
   const authorization = 'Bearer secret'
   for (const url of [`${base}/api/tags`, `${base}/v1/models`, `${open.url}/ollama/v1/models`]) {
-    t.equal((await ask('GET', url, {})).status, 401, url)
-    t.equal((await ask('GET', url, { authorization })).status, 200, url)
+    t.equal((await get(url)).status, 401, url)
+    t.equal((await get(url, { authorization })).status, 200, url)
   }
   const headers = { host: 'models.example.org', authorization }
   t.equal(await withHost(`${base}/api/tags`, headers), 200, 'any host name is accepted')

@@ -6,12 +6,17 @@ import { randomEncoder, writeRandomDecoderEmbedding } from '../../../../scripts/
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
-import { ask, corralWithListener } from './support.ts'
+import { corralWithListener, get, post } from './support.ts'
 
 // Runs Ollama's own JavaScript client against both addresses of the API. test/clients has the usual requests.
 const { corral, address } = await corralWithListener(t)
 const profile = `${corral.url}/ollama`
 const client = new Ollama({ host: address })
+const unloaded = () => until('the model is unloaded', async () => (await client.ps()).models.length === 0)
+async function unload(): Promise<void> {
+  await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
+  await unloaded()
+}
 const length = (vector: readonly number[]) => Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0))
 const WEATHER = {
   type: 'function',
@@ -32,7 +37,7 @@ t.test('a truncated tool call is dropped', async t => {
   const messages = [{ role: 'user', content: 'What is the weather in Paris?' }]
   for (const num_predict of [10, 12, 14]) {
     const body = { model: 'tiny-chat', messages, tools: [WEATHER], options: { num_predict }, stream: false }
-    const { lines } = await ask('POST', `${address}/api/chat`, {}, JSON.stringify(body))
+    const { lines } = await post(`${address}/api/chat`, body)
     t.match(lines, [{ done_reason: 'length', message: { content: '' } }])
     t.notOk('tool_calls' in lines[0].message, 'incomplete calls are useless')
   }
@@ -40,15 +45,15 @@ t.test('a truncated tool call is dropped', async t => {
 
 t.test('streams log probabilities, and refuses what it cannot do', async t => {
   const asked = { model: 'tiny-chat', messages: [CAPITAL_QUESTION], logprobs: true, top_logprobs: 3, stream: false }
-  const [{ logprobs }] = (await ask('POST', `${address}/api/chat`, {}, JSON.stringify(asked))).lines
-  const streamed = await ask('POST', `${address}/api/chat`, {}, JSON.stringify({ ...asked, stream: true }))
+  const [{ logprobs }] = (await post(`${address}/api/chat`, asked)).lines
+  const streamed = await post(`${address}/api/chat`, { ...asked, stream: true })
   t.same(
     streamed.lines.flatMap(line => line.logprobs ?? []).map(entry => entry.token),
     logprobs.map((entry: any) => entry.token)
   )
 
   const refused = async (path: string, more: object) =>
-    await ask('POST', `${profile}/api${path}`, {}, JSON.stringify({ model: 'tiny-chat', prompt: 'Hi', ...more }))
+    await post(`${profile}/api${path}`, { model: 'tiny-chat', prompt: 'Hi', ...more })
   t.match(await refused('/generate', { images: ['iVBORw0KGgo='] }), {
     status: 400,
     lines: [{ code: 'unsupported_capability' }]
@@ -63,7 +68,7 @@ t.test('streams log probabilities, and refuses what it cannot do', async t => {
   })
   t.match(await refused('/push', {}), { status: 501, lines: [{ code: 'not_implemented' }] })
   t.match(await refused('/me', {}), { status: 501, lines: [{ code: 'not_implemented' }] })
-  t.match(await ask('GET', `${address}/api/status`, {}), { lines: [{ cloud: { disabled: true } }] })
+  t.match(await get(`${address}/api/status`), { lines: [{ cloud: { disabled: true } }] })
   const options = {
     num_predict: 4,
     num_thread: 2,
@@ -92,10 +97,9 @@ t.test('a conversation that is too long is truncated or refused', async t => {
   const messages = [...old, CAPITAL_QUESTION]
   const options = { num_ctx: 256, num_predict: 20 }
   // An engine with a larger context would satisfy the request.
-  await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
-  await until('the model is unloaded', async () => (await client.ps()).models.length === 0)
+  await unload()
   const send = async (more: object) =>
-    await ask('POST', `${address}/api/chat`, {}, JSON.stringify({ model: 'tiny-chat', messages, options, ...more }))
+    await post(`${address}/api/chat`, { model: 'tiny-chat', messages, options, ...more })
   const refusal = { status: 400, lines: [{ code: 'context_exceeded', n_ctx: 256 }] }
   t.match(await send({ stream: false, truncate: false }), refusal)
   for (const more of [{}, { truncate: true }]) {
@@ -104,20 +108,18 @@ t.test('a conversation that is too long is truncated or refused', async t => {
 })
 
 t.test('loads and unloads', async t => {
-  await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
-  await until('the model is unloaded', async () => (await client.ps()).models.length === 0)
-  const load = await ask('POST', `${address}/api/generate`, {}, JSON.stringify({ model: 'tiny-chat', keep_alive: -1 }))
+  await unload()
+  const load = await post(`${address}/api/generate`, { model: 'tiny-chat', keep_alive: -1 })
   t.match(load.lines, [{ done: true, done_reason: 'load', response: '' }])
   t.equal(load.lines.length, 1)
   t.match((await client.ps()).models, [{ expires_at: /^2999/ }])
-  const unload = await ask(
-    'POST',
+  const ended = await post(
     `${address}/api/chat`,
-    { accept: '*/*' },
-    JSON.stringify({ model: 'tiny-chat', messages: [], keep_alive: 0 })
+    { model: 'tiny-chat', messages: [], keep_alive: 0 },
+    { accept: '*/*' }
   )
-  t.match(unload, { type: /^application\/json/, lines: [{ done_reason: 'unload', message: { role: 'assistant' } }] })
-  await until('the model is unloaded', async () => (await client.ps()).models.length === 0)
+  t.match(ended, { type: /^application\/json/, lines: [{ done_reason: 'unload', message: { role: 'assistant' } }] })
+  await unloaded()
 })
 
 t.test('creates embeddings', async t => {
@@ -182,8 +184,7 @@ t.test('creates embeddings', async t => {
     status: 200,
     body: { model: 'tiny-chat' }
   })
-  await client.generate({ model: 'tiny-chat', prompt: '', keep_alive: 0 })
-  await until('all engines of the model end', async () => (await client.ps()).models.length === 0)
+  await unload()
 })
 
 t.test('embedding models create embeddings and refuse chats', async t => {
@@ -259,28 +260,20 @@ t.test('resolves names that several owners have, and variants', async t => {
 t.test('the OpenAI API works at the same base address', async t => {
   for (const base of [profile, address]) {
     const chat = { model: 'tiny-chat', messages: [CAPITAL_QUESTION], temperature: 0 }
-    const reply = await ask('POST', `${base}/v1/chat/completions`, {}, JSON.stringify(chat))
+    const reply = await post(`${base}/v1/chat/completions`, chat)
     t.match(reply, { status: 200, lines: [{ choices: [{ message: { content: CAPITAL_ANSWER } }] }] }, base)
     const named = { ...chat, model: `${DEMO}:latest`, stream: true }
-    t.match((await ask('POST', `${base}/v1/chat/completions`, {}, JSON.stringify(named))).text, /data: \[DONE\]/)
-    t.match(await ask('GET', `${base}/v1/models`, {}), { lines: [{ object: 'list', data: Array }] })
-    t.match(await ask('GET', `${base}/v1/models/tiny-chat`, {}), { lines: [{ object: 'model' }] })
-    t.match(await ask('GET', `${base}/v1/models/tiny%2Dchat?x=1`, {}), { lines: [{ object: 'model' }] })
-    t.match(await ask('GET', `${base}/v1/models/corral%2ftiny-chat`, {}), { lines: [{ object: 'model' }] })
-    t.match(await ask('GET', `${base}/v1/models/nix`, {}), {
-      status: 404,
-      lines: [{ error: { code: 'model_not_found', message: /"nix"/ } }]
-    })
-    t.match(await ask('POST', `${base}/v1/chat/completions`, {}, JSON.stringify({ ...chat, model: 'nix' })), {
-      status: 404,
-      lines: [{ error: { code: 'model_not_found', message: /"nix"/ } }]
-    })
-    t.match(await ask('GET', `${base}/v1/nix`, {}), { status: 404, lines: [{ error: { code: 'route_not_found' } }] })
+    t.match((await post(`${base}/v1/chat/completions`, named)).text, /data: \[DONE\]/)
+    t.match(await get(`${base}/v1/models`), { lines: [{ object: 'list', data: Array }] })
+    for (const name of ['tiny-chat', 'tiny%2Dchat?x=1', 'corral%2ftiny-chat']) {
+      t.match(await get(`${base}/v1/models/${name}`), { lines: [{ object: 'model' }] })
+    }
+    const missing = { status: 404, lines: [{ error: { code: 'model_not_found', message: /"nix"/ } }] }
+    t.match(await get(`${base}/v1/models/nix`), missing)
+    t.match(await post(`${base}/v1/chat/completions`, { ...chat, model: 'nix' }), missing)
+    t.match(await get(`${base}/v1/nix`), { status: 404, lines: [{ error: { code: 'route_not_found' } }] })
   }
-  t.equal(
-    (await ask('POST', `${corral.url}/v1/chat/completions`, {}, JSON.stringify({ model: 'tiny-chat' }))).status,
-    400
-  )
+  t.equal((await post(`${corral.url}/v1/chat/completions`, { model: 'tiny-chat' })).status, 400)
   const lines = corral.log().match(/"POST \/v1\/chat\/completions 200"/g)
   t.equal(lines?.length, 4, 'each request is logged once')
 })

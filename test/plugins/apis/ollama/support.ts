@@ -54,3 +54,9 @@ export async function ask(
       : []
   }
 }
+
+export const get = (url: string, headers: Record<string, string> = {}) => ask('GET', url, headers)
+
+/** Sends an object as JSON, and any other body as it is. */
+export const post = (url: string, body: object | string, headers: Record<string, string> = {}) =>
+  ask('POST', url, headers, typeof body === 'string' ? body : JSON.stringify(body))
