@@ -73,15 +73,10 @@ export async function leavesInTheMiddle<Piece>(
 async function freed({ address, leavingLimit }: Place): Promise<void> {
   const begun = performance.now()
   for (;;) {
-    const { models } = (await (await fetch(`${address}/api/ps`)).json()) as { models: Loaded[] }
-    if (models.every(({ name, running }) => name !== ENDLESS || running === 0)) return
+    const { models } = (await (await fetch(`${address}/api/ps`)).json()) as any
+    if (models.every(({ name, running }: any) => name !== ENDLESS || running === 0)) return
     const waited = performance.now() - begun
     assert.ok(waited < leavingLimit, `the answer still runs ${Math.round(waited)} ms after its client disconnected`)
     await sleep(10)
   }
-}
-
-interface Loaded {
-  name: string
-  running: number
 }
