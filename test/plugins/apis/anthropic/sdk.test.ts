@@ -212,11 +212,8 @@ t.test('replaces a conversation by a summary', async t => {
 
   const pause = { edits: [{ ...edit, pause_after_compaction: true }] }
   const paused = await client.beta.messages.stream({ ...asked, context_management: pause }).finalMessage()
-  const only = await client.beta.messages.create({
-    ...asked,
-    context_management: null,
-    compaction: { type: 'summarize' }
-  })
+  const summarize = { context_management: null, compaction: { type: 'summarize' as const } }
+  const only = await client.beta.messages.create({ ...asked, ...summarize })
   for (const { content, stop_reason } of [paused, only]) {
     t.match(content, [{ type: 'compaction' }])
     t.equal(content.length, 1)
@@ -234,7 +231,7 @@ t.test('works with the tool runner and threads of the SDK', async t => {
     inputSchema: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
     run: async ({ city }) => (city === 'Paris' ? 'sunny' : 'unknown')
   })
-  const asked = { ...ask, messages: [{ role: 'user' as const, content: 'What is the weather in Paris?' }] }
+  const asked = { ...ask, messages: [RAIN] }
   for (const stream of [false, true]) {
     const final = await client.beta.messages.toolRunner({ ...asked, tools: [getWeather], stream })
     t.match(final, { content: [{ text: 'The weather in Paris is sunny.' }], stop_reason: 'end_turn' })
@@ -256,17 +253,12 @@ t.test('accepts the requests of Claude Code', async t => {
     messages: [
       { role: 'user', content: [{ type: 'text', text: 'Who are you?', cache_control: { type: 'ephemeral' } }] },
       { role: 'assistant', content: [{ type: 'text', text: 'I am Leo.' }] },
-      { role: 'user', content: 'What is the weather in Paris?' },
+      RAIN,
       { role: 'system', content: [{ type: 'tool_addition', tool: { type: 'tool_reference', name: 'get_weather' } }] }
     ],
     tools: [
       { ...WEATHER, defer_loading: true },
-      {
-        name: 'Placeholder',
-        description: 'Never',
-        input_schema: { type: 'object', properties: {} },
-        defer_loading: true
-      }
+      { name: 'Placeholder', input_schema: { type: 'object', properties: {} }, defer_loading: true }
     ],
     metadata: { user_id: '{"device_id":"x"}' },
     thinking: { type: 'adaptive', display: 'omitted' },
@@ -285,18 +277,7 @@ t.test('count_tokens matches the usage of answers', async t => {
     { model: DEMO, messages: [QUESTION] },
     { model: DEMO, messages: [QUESTION], system: [{ type: 'text', text: 'You are Leo.' }], tools: [WEATHER] },
     { model: DEMO, messages: [QUESTION, { role: 'assistant', content: 'The capital' }] },
-    {
-      model: DEMO,
-      tools: [WEATHER],
-      messages: [
-        { role: 'user', content: 'What is the weather in Paris?' },
-        {
-          role: 'assistant',
-          content: [{ type: 'tool_use', id: 'toolu_1', name: 'get_weather', input: { city: 'Paris' } }]
-        },
-        { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'toolu_1', content: 'sunny' }] }
-      ]
-    }
+    { model: DEMO, tools: [WEATHER], messages: rainy(1) as Anthropic.MessageParam[] }
   ]
   for (const request of requests) {
     const { input_tokens } = await client.messages.countTokens(request)
@@ -415,16 +396,8 @@ t.test('lists and shows models', async t => {
     t.strictSame(
       Object.keys(record.capabilities!).sort(),
       [
-        'batch',
-        'citations',
-        'code_execution',
-        'context_management',
-        'effort',
-        'image_input',
-        'pdf_input',
-        'server_tools',
-        'structured_outputs',
-        'thinking'
+        ...['batch', 'citations', 'code_execution', 'context_management', 'effort', 'image_input', 'pdf_input'],
+        ...['server_tools', 'structured_outputs', 'thinking']
       ],
       'every capability that the SDK declares'
     )
