@@ -23,19 +23,9 @@ t.test('the SDK uploads a file, runs a batch and reads its results', async t => 
   t.equal(await (await client.files.content(file.id)).text(), textOf(lines))
 
   const metadata = { of: 'a test' }
-  const created = await client.batches.create({
-    input_file_id: file.id,
-    endpoint: '/v1/chat/completions',
-    completion_window: '24h',
-    metadata
-  })
-  t.match(created, {
-    object: 'batch',
-    status: 'validating',
-    input_file_id: file.id,
-    completion_window: '24h',
-    metadata
-  })
+  const asked = { input_file_id: file.id, completion_window: '24h', metadata } as const
+  const created = await client.batches.create({ ...asked, endpoint: '/v1/chat/completions' })
+  t.match(created, { object: 'batch', status: 'validating', ...asked })
   t.equal(created.expires_at, created.created_at + 24 * 3600)
   t.same(each((await client.batches.list()).data, 'id'), [created.id])
 
@@ -53,12 +43,10 @@ t.test('the SDK uploads a file, runs a batch and reads its results', async t => 
     usage: { completion_tokens: Number }
   })
   const errors = await results(client, batch.error_file_id)
+  const refused = (status_code: number, error: object) => ({ error: null, response: { status_code, body: { error } } })
   t.match(Object.fromEntries(errors.map(each => [each.custom_id, each])), {
-    unknown: { error: null, response: { status_code: 404, body: { error: { code: 'model_not_found' } } } },
-    wrong: {
-      error: null,
-      response: { status_code: 400, body: { error: { code: 'invalid_request', param: 'messages' } } }
-    }
+    unknown: refused(404, { code: 'model_not_found' }),
+    wrong: refused(400, { code: 'invalid_request', param: 'messages' })
   })
   const files = await client.files.list()
   t.same(files.data.map(({ purpose }) => purpose).sort(), ['batch', 'batch_output', 'batch_output'])
@@ -123,10 +111,8 @@ t.test('a batch with invalid lines fails and lists them by number', async t => {
 t.test('a cancelled batch keeps its answers, and an expired one reports every request', async t => {
   const long = Array.from({ length: 200 }, (_, n) => line(`line-${n}`, { max_tokens: 100, ignore_eos: true }))
   const { id } = await begin(client, long)
-  await t.rejects(client.files.delete((await client.batches.retrieve(id)).input_file_id), {
-    status: 409,
-    code: 'file_in_use'
-  })
+  const { input_file_id } = await client.batches.retrieve(id)
+  await t.rejects(client.files.delete(input_file_id), { status: 409, code: 'file_in_use' })
   while (!(await client.batches.retrieve(id)).request_counts?.completed)
     await new Promise(resolve => setTimeout(resolve, 50))
   t.match(await client.batches.cancel(id), { status: 'cancelling', cancelling_at: Number })
@@ -152,41 +138,22 @@ t.test('a cancelled batch keeps its answers, and an expired one reports every re
 
 t.test('refuses invalid requests', async t => {
   const file = await sendFile(client, [line('a')])
-  const create = (more: object) =>
-    client.batches.create({
-      input_file_id: file.id,
-      endpoint: '/v1/chat/completions',
-      completion_window: '24h',
-      ...more
-    })
-  await t.rejects(create({ endpoint: '/v1/moderations' }), { status: 400, code: 'invalid_request', param: 'endpoint' })
-  await t.rejects(create({ completion_window: 'soon' }), {
-    status: 400,
-    code: 'invalid_request',
-    param: 'completion_window'
-  })
-  await t.rejects(create({ completion_window: '1000h' }), {
-    status: 400,
-    code: 'invalid_request',
-    param: 'completion_window'
-  })
-  await t.rejects(create({ input_file_id: 'file-none' }), {
-    status: 404,
-    code: 'file_not_found',
-    param: 'input_file_id'
-  })
-  await t.rejects(create({ metadata: { a: 7 } }), { status: 400, code: 'invalid_request' })
-  await t.rejects(client.batches.retrieve('batch_none'), { status: 404, code: 'batch_not_found' })
-  await t.rejects(client.batches.list({ after: 'batch_none' }), {
-    status: 404,
-    code: 'batch_not_found',
-    param: 'after'
-  })
-  await t.rejects(client.files.create({ file: new File(['x'], 'x'), purpose: 'fine-tune' }), {
-    status: 400,
-    code: 'invalid_request',
-    param: 'purpose'
-  })
+  const valid = { input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h' } as const
+  const cases: [fields: object, status: number, code: string, param?: string][] = [
+    [{ endpoint: '/v1/moderations' }, 400, 'invalid_request', 'endpoint'],
+    [{ completion_window: 'soon' }, 400, 'invalid_request', 'completion_window'],
+    [{ completion_window: '1000h' }, 400, 'invalid_request', 'completion_window'],
+    [{ input_file_id: 'file-none' }, 404, 'file_not_found', 'input_file_id'],
+    [{ metadata: { a: 7 } }, 400, 'invalid_request']
+  ]
+  for (const [fields, status, code, param] of cases) {
+    await t.rejects(client.batches.create({ ...valid, ...fields }), { status, code, ...(param && { param }) })
+  }
+  const missing = { status: 404, code: 'batch_not_found' }
+  await t.rejects(client.batches.retrieve('batch_none'), missing)
+  await t.rejects(client.batches.list({ after: 'batch_none' }), { ...missing, param: 'after' })
+  const tuning = client.files.create({ file: new File(['x'], 'x'), purpose: 'fine-tune' })
+  await t.rejects(tuning, { status: 400, code: 'invalid_request', param: 'purpose' })
   const form = new FormData()
   form.set('purpose', 'batch')
   const post = async (body: string | FormData) => {
