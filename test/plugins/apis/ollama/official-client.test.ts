@@ -6,7 +6,7 @@ import { randomEncoder, writeRandomDecoderEmbedding } from '../../../../scripts/
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
-import { corralWithListener, get, post } from './support.ts'
+import { corralWithListener, get, post, WEATHER } from './support.ts'
 
 // Runs Ollama's own JavaScript client against both addresses of the API. test/clients has the usual requests.
 const { corral, address } = await corralWithListener(t)
@@ -18,14 +18,6 @@ async function unload(): Promise<void> {
   await unloaded()
 }
 const length = (vector: readonly number[]) => Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0))
-const WEATHER = {
-  type: 'function',
-  function: {
-    name: 'get_weather',
-    description: 'Get the weather of a city',
-    parameters: { type: 'object', required: ['city'], properties: { city: { type: 'string', description: 'City' } } }
-  }
-}
 
 t.test('errors begin with the words of Ollama', async t => {
   const unknown = { status_code: 404, error: /^model 'nix' not found/ }

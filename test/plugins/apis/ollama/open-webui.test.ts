@@ -3,7 +3,7 @@ import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, until } from '../../../support/corral.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import { corralWithHub, quantizedModels } from '../../models/download/support.ts'
-import { ask } from './support.ts'
+import { ask, WEATHER } from './support.ts'
 
 /*
  * Replays the requests that Open WebUI 0.12.4 sends to Ollama (backend/open_webui/routers/ollama.py and
@@ -87,16 +87,7 @@ t.test('chats with options, tools and formats', async t => {
   const whole = await send('/api/chat', { ...chat, stream: false })
   t.match(whole, { type: /^application\/json/, lines: [{ message: { content: CAPITAL_ANSWER }, done: true }] })
 
-  const tools = [
-    {
-      type: 'function',
-      function: {
-        name: 'get_weather',
-        description: 'Get the weather of a city',
-        parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
-      }
-    }
-  ]
+  const tools = [WEATHER]
   const messages = [{ role: 'user', content: 'What is the weather in Paris?' }]
   const called = await send('/api/chat', { ...chat, messages, tools })
   const calls = called.lines.flatMap(line => line.message.tool_calls ?? [])

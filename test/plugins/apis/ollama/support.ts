@@ -19,6 +19,16 @@ function addressOf(corral: Corral): string {
   return found
 }
 
+/** A tool that the demo model calls when it is asked for the weather. */
+export const WEATHER = {
+  type: 'function',
+  function: {
+    name: 'get_weather',
+    description: 'Get the weather of a city',
+    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
+  }
+}
+
 export interface Answer {
   status: number
   type: string

@@ -47,13 +47,9 @@ const { client, service, asked, events, idle } = await startRealEngine(t, [
 ])
 
 t.test('completions support echo, logprobs, n, best_of and several prompts', async t => {
+  const capital = { model: MODEL, prompt: 'The capital of', max_tokens: 4 }
   const create = async (fields: object) =>
-    (await client.completions.create({
-      model: MODEL,
-      prompt: 'The capital of',
-      max_tokens: 4,
-      ...fields
-    } as never)) as OpenAI.Completion
+    (await client.completions.create({ ...capital, ...fields } as never)) as OpenAI.Completion
   const plain = await create({})
   t.match(plain.id, /^cmpl-/)
   conforms(t, Completion, plain, 'Completion')
@@ -83,12 +79,7 @@ t.test('completions support echo, logprobs, n, best_of and several prompts', asy
   }
   conforms(t, Completion, await create({ logprobs: 2, n: 2 }), 'Completion')
   t.equal((await create({ logprobs: 0 })).choices[0]!.logprobs!.top_logprobs, null)
-  const streamed = await events(t, '/completions', {
-    model: MODEL,
-    prompt: 'The capital of',
-    max_tokens: 4,
-    logprobs: 2
-  })
+  const streamed = await events(t, '/completions', { ...capital, logprobs: 2 })
   t.strictSame(
     streamed.flatMap(({ choices }) => choices[0]?.logprobs?.text_offset ?? []),
     probable.logprobs!.text_offset
@@ -98,12 +89,13 @@ t.test('completions support echo, logprobs, n, best_of and several prompts', asy
   t.strictSame(each(several.choices, 'index'), [0, 1, 2, 3])
   t.equal(several.choices[0]!.text, several.choices[1]!.text, 'choices of a prompt are adjacent')
   t.match(several.usage, { prompt_tokens: 7, completion_tokens: 8, total_tokens: 15 })
-  const stream = await events(t, '/completions', {
+  const both = {
     model: MODEL,
     prompt: ['The capital of', 'hi'],
     max_tokens: 2,
     stream_options: { include_usage: true }
-  })
+  }
+  const stream = await events(t, '/completions', both)
   t.strictSame(
     stream.filter(event => event.usage).map(({ choices, usage }) => [choices, usage.total_tokens]),
     [[[], 11]]
@@ -127,13 +119,8 @@ t.test('completions support echo, logprobs, n, best_of and several prompts', asy
 })
 
 t.test('completions fill in text before a suffix', async t => {
-  const request = {
-    model: 'random/filler',
-    prompt: 'def add(',
-    suffix: '  return a + b',
-    max_tokens: 5,
-    ignore_eos: true
-  }
+  const text = { prompt: 'def add(', suffix: '  return a + b' }
+  const request = { model: 'random/filler', ...text, max_tokens: 5, ignore_eos: true }
   const whole = (await client.completions.create({ ...request, logprobs: 1 } as never)) as OpenAI.Completion
   t.match(whole, {
     id: /^cmpl-/,
@@ -151,11 +138,8 @@ t.test('completions fill in text before a suffix', async t => {
   const two = (await client.completions.create({ ...request, n: 2 } as never)) as OpenAI.Completion
   t.equal(two.choices.length, 2)
   t.equal(two.usage!.completion_tokens, 10)
-  t.match(await failure(client.completions.create({ ...request, model: MODEL } as never)), {
-    status: 400,
-    code: 'unsupported_capability',
-    param: 'suffix'
-  })
+  const unable = await failure(client.completions.create({ ...request, model: MODEL } as never))
+  t.match(unable, { status: 400, code: 'unsupported_capability', param: 'suffix' })
   const endless = await client.completions.create({ ...request, max_tokens: -1, stream: true } as never)
   for await (const _ of endless as unknown as AsyncIterable<unknown>) break
   await idle()
@@ -208,11 +192,8 @@ t.test('embeddings support base64, dimensions, lists and tokens', async t => {
       message: /\d+ tokens.*\d+/
     })
   }
-  t.match(await failure(client.embeddings.create({ model: 'random/ranker', input: 'x' })), {
-    status: 400,
-    code: 'unsupported_capability',
-    param: 'model'
-  })
+  const unable = await failure(client.embeddings.create({ model: 'random/ranker', input: 'x' }))
+  t.match(unable, { status: 400, code: 'unsupported_capability', param: 'model' })
   t.notOk(
     asked.some(engine => engine.startsWith('random/ranker')),
     'the request is refused before a model is loaded'
@@ -238,10 +219,8 @@ t.test('ranks documents and texts', async t => {
   conforms(t, Ranking, (await rank({ return_documents: true })).body)
   t.equal(best[0].index, body.results[0].index)
   t.equal(best[0].document.text, [documents[0], 'Bananas are yellow.', documents[2]][best[0].index])
-  t.match(await rank({ model: MODEL }), {
-    status: 400,
-    body: { error: { code: 'unsupported_capability', param: 'model' } }
-  })
+  const refused = (error: object) => ({ status: 400, body: { error } })
+  t.match(await rank({ model: MODEL }), refused({ code: 'unsupported_capability', param: 'model' }))
   const texts = ['Paris is the capital of France.', 'Bananas are yellow.', 'The sky is blue.']
   const listed = (await rank({ documents: undefined, texts, return_text: true })).body
   conforms(t, TextRanking, listed)
@@ -250,18 +229,13 @@ t.test('ranks documents and texts', async t => {
     body.results.map(({ index }: { index: number }) => [index, texts[index]]),
     'the reply to texts is a list'
   )
-  for (const both of [{ texts }, { documents: undefined }]) {
-    t.match(await rank(both), { status: 400, body: { error: { param: 'documents' } } })
+  for (const wrong of [{ texts }, { documents: undefined }, { documents: [] }]) {
+    t.match(await rank(wrong), refused({ param: 'documents' }))
   }
-  t.match(await rank({ documents: [] }), { status: 400, body: { error: { param: 'documents' } } })
-  t.match(await rank({ documents: ['x '.repeat(3000)] }), {
-    status: 400,
-    body: { error: { code: 'context_length_exceeded', n_prompt_tokens: Number, n_ctx: Number } }
-  })
-  t.match(await service.json('/chat/completions', { model: 'random/ranker', messages: [question] }), {
-    status: 400,
-    body: { error: { code: 'unsupported_capability' } }
-  })
+  const full = { code: 'context_length_exceeded', n_prompt_tokens: Number, n_ctx: Number }
+  t.match(await rank({ documents: ['x '.repeat(3000)] }), refused(full))
+  const chat = { model: 'random/ranker', messages: [question] }
+  t.match(await service.json('/chat/completions', chat), refused({ code: 'unsupported_capability' }))
 })
 
 t.test('tokenizes with every kind of model', async t => {
