@@ -35,32 +35,26 @@ t.test('invalid media are refused before a model is loaded', async t => {
   const address = `http://127.0.0.1:${(server.address() as AddressInfo).port}/x.png`
   const playlist = Buffer.from(`#EXTM3U\n#EXTINF:1,\n${address}\n#EXT-X-ENDLIST\n`)
 
-  const at = 'messages[0].content[1]'
-  const cases: [string, string, unknown, string, RegExp][] = [
-    ['invalid base64', MODELS.seeing, image('data:image/png;base64,!!!'), at, /not valid base64/],
-    ['nothing', MODELS.seeing, image('data:image/png;base64,'), at, /is not an image/],
-    [
-      'not an image',
-      MODELS.seeing,
-      image(dataUrl(Buffer.from('Hello, world'))),
-      at,
-      /is not an image that can be read/
-    ],
-    ['a playlist', MODELS.seeing, image(dataUrl(playlist)), at, /is not an image that can be read/],
-    ['a sound', MODELS.seeing, image(dataUrl(wavBytes(0.1))), at, /is not an image that can be read/],
-    ['a URL', MODELS.seeing, image(address), at, /corral does not fetch anything/],
-    ['a file', MODELS.seeing, image('file:///etc/passwd'), at, /corral does not fetch anything/],
-    ['a path', MODELS.seeing, image('/etc/passwd'), at, /must be a data URL/],
-    ['a huge image', MODELS.seeing, image(dataUrl(hugePngBytes())), at, /60000 × 60000 pixels/],
-    ['a URL as audio', MODELS.hearing, sound(address), at, /corral does not fetch anything/],
-    ['not audio', MODELS.hearing, sound(base64(Buffer.from('Hello, world'))), at, /is not a sound that can be read/],
-    ['Ogg', MODELS.hearing, sound(base64(Buffer.from('OggS0000000000'))), at, /Send WAV, MP3 or FLAC/]
+  const hello = Buffer.from('Hello, world')
+  const cases: [what: string, part: { type: string }, words: RegExp][] = [
+    ['invalid base64', image('data:image/png;base64,!!!'), /not valid base64/],
+    ['nothing', image('data:image/png;base64,'), /is not an image/],
+    ['not an image', image(dataUrl(hello)), /is not an image that can be read/],
+    ['a playlist', image(dataUrl(playlist)), /is not an image that can be read/],
+    ['a sound', image(dataUrl(wavBytes(0.1))), /is not an image that can be read/],
+    ['a URL', image(address), /corral does not fetch anything/],
+    ['a file', image('file:///etc/passwd'), /corral does not fetch anything/],
+    ['a path', image('/etc/passwd'), /must be a data URL/],
+    ['a huge image', image(dataUrl(hugePngBytes())), /60000 × 60000 pixels/],
+    ['a URL as audio', sound(address), /corral does not fetch anything/],
+    ['not audio', sound(base64(hello)), /is not a sound that can be read/],
+    ['Ogg', sound(base64(Buffer.from('OggS0000000000'))), /Send WAV, MP3 or FLAC/]
   ]
-  for (const [what, model, part, place, words] of cases) {
-    const { status, body } = await chat(model, text, part)
+  for (const [what, part, words] of cases) {
+    const { status, body } = await chat(part.type === 'image_url' ? MODELS.seeing : MODELS.hearing, text, part)
     t.equal(status, 400, `${what}: ${JSON.stringify(body)}`)
     t.match(body.error, { code: 'invalid_request', type: 'invalid_request_error', message: words }, what)
-    t.ok(String(body.error.param).startsWith(place), `${what}: ${body.error.param}`)
+    t.ok(String(body.error.param).startsWith('messages[0].content[1]'), `${what}: ${body.error.param}`)
   }
   const senseless: [string, unknown, RegExp][] = [
     [DEMO, image(dataUrl(PNG)), /cannot understand images: it has no projector/],
@@ -71,17 +65,14 @@ t.test('invalid media are refused before a model is loaded', async t => {
     const { status, body } = await chat(model, text, part)
     t.match({ status, error: body.error }, { status: 400, error: { code: 'unsupported_capability', message: words } })
   }
-  const native: [object, string, string][] = [
-    [{ model: DEMO, messages: [{ content: 'x', images: [base64(PNG)] }] }, 'unsupported_capability', 'no projector'],
-    [
-      { model: MODELS.seeing, messages: [{ content: 'x', images: [base64(PNG), 'AAAA'] }] },
-      'invalid_request',
-      'images[1]'
-    ],
-    [{ model: MODELS.seeing, messages: [{ content: 'x', images: ['http://x/y'] }] }, 'invalid_request', 'images[0]']
+  const native: [model: string, images: string[], code: string, place: string][] = [
+    [DEMO, [base64(PNG)], 'unsupported_capability', 'no projector'],
+    [MODELS.seeing, [base64(PNG), 'AAAA'], 'invalid_request', 'images[1]'],
+    [MODELS.seeing, ['http://x/y'], 'invalid_request', 'images[0]']
   ]
-  for (const [request, code, place] of native) {
-    const { status, body } = await corral.json('/api/chat', { ...request, stream: false })
+  for (const [model, images, code, place] of native) {
+    const messages = [{ content: 'x', images }]
+    const { status, body } = await corral.json('/api/chat', { model, messages, stream: false })
     t.match({ status, body }, { status: 400, body: { code } }, JSON.stringify(body))
     t.ok(body.error.includes(place), body.error)
   }
@@ -122,50 +113,26 @@ t.test('all APIs accept images', async t => {
   const two = await chat(MODELS.seeing, text, image(dataUrl(PNG)), image(dataUrl(pngBytes(40, 20, 5))))
   t.ok(two.body.usage.prompt_tokens - one.body.usage.prompt_tokens >= 16, 'two images have more tokens')
 
-  const body = {
-    model: MODELS.seeing,
-    messages: [{ content: 'What do you see?', images: [base64(PNG)] }],
-    stream: false
-  }
+  const { seeing: model } = MODELS
+  const body = { model, messages: [{ content: text.text, images: [base64(PNG)] }], stream: false }
   const native = await corral.json('/api/chat', body)
   t.equal(native.status, 200, JSON.stringify(native.body))
   t.equal(native.body.prompt_eval_count, one.body.usage.prompt_tokens, 'the native API counts the same tokens')
-  const generated = await corral.json('/api/generate', {
-    model: MODELS.seeing,
-    prompt: 'What do you see?',
-    images: [dataUrl(PNG)],
-    stream: false
-  })
+  const prompted = { model, prompt: text.text, images: [dataUrl(PNG)], stream: false }
+  const generated = await corral.json('/api/generate', prompted)
   t.equal(generated.body.prompt_eval_count, one.body.usage.prompt_tokens)
-  const events = await corral.events('/v1/chat/completions', {
-    model: MODELS.seeing,
-    messages: [{ role: 'user', content: [text, image(dataUrl(PNG))] }],
-    stream: true
-  })
+  const asked = [{ role: 'user', content: [text, image(dataUrl(PNG))] }]
+  const events = await corral.events('/v1/chat/completions', { model, messages: asked, stream: true })
   t.equal(events.at(-1), '[DONE]')
-  const message = await corral.json('/v1/messages', {
-    model: MODELS.seeing,
-    max_tokens: 16,
-    messages: [
-      {
-        role: 'user',
-        content: [{ type: 'image', source: { type: 'base64', media_type: 'image/png', data: base64(PNG) } }, text]
-      }
-    ]
-  })
+  const source = { type: 'base64', media_type: 'image/png', data: base64(PNG) }
+  const messages = [{ role: 'user', content: [{ type: 'image', source }, text] }]
+  const message = await corral.json('/v1/messages', { model, max_tokens: 16, messages })
   t.equal(message.status, 200, JSON.stringify(message.body))
-  const response = await client.responses.create({
-    model: MODELS.seeing,
-    input: [
-      {
-        role: 'user',
-        content: [
-          { type: 'input_text', text: 'What do you see?' },
-          { type: 'input_image', image_url: dataUrl(PNG), detail: 'auto' }
-        ]
-      }
-    ]
-  })
+  const content = [
+    { type: 'input_text' as const, text: text.text },
+    { type: 'input_image' as const, image_url: dataUrl(PNG), detail: 'auto' as const }
+  ]
+  const response = await client.responses.create({ model, input: [{ role: 'user', content }] })
   t.equal(response.usage?.input_tokens, one.body.usage.prompt_tokens)
 
   // The start looks like an image, so only llama-server detects the error.
@@ -249,64 +216,52 @@ t.test('transcribes and translates audio', async t => {
 })
 
 t.test('refuses invalid transcription requests', async t => {
-  const send = (fields: Record<string, string | Blob>, path = 'transcriptions') => {
+  /** Sends a form without its empty fields. */
+  const send = (fields: Record<string, string | Blob>) => {
     const form = new FormData()
     for (const [name, value] of Object.entries(fields)) {
-      if (typeof value === 'string') form.append(name, value)
-      else form.append(name, value, 'tone.wav')
+      if (typeof value !== 'string') form.append(name, value, 'tone.wav')
+      else if (value !== '') form.append(name, value)
     }
-    return fetch(`${corral.url}/v1/audio/${path}`, { method: 'POST', body: form })
+    return fetch(`${corral.url}/v1/audio/transcriptions`, { method: 'POST', body: form })
   }
   const file = new Blob([wavBytes(0.2)])
   const { hearing: model } = MODELS
-  const cases: [Record<string, string | Blob>, number, string, string | null, RegExp][] = [
-    [{ file }, 400, 'invalid_model_name', 'model', /model/],
-    [{ model: 'random/none', file }, 404, 'model_not_found', null, /random\/none/],
-    [{ model: DEMO, file }, 400, 'unsupported_capability', 'file', /cannot understand sounds/],
-    [{ model: MODELS.seeing, file }, 400, 'unsupported_capability', 'file', /cannot understand sounds/],
-    [{ model }, 400, 'invalid_request', 'file', /"file" is missing\. It must be a file of a form/],
-    [{ model, file: new Blob([]) }, 400, 'invalid_request', 'file', /contains no data/],
-    [{ model, file: new Blob(['no sound at all']) }, 400, 'invalid_request', 'file', /WAV, MP3 or FLAC/],
-    [{ model, file: new Blob([wavBytes(0.2).subarray(0, 20)]) }, 400, 'invalid_request', null, /audio/],
-    [{ model, file, response_format: 'srt' }, 400, 'unsupported_capability', 'response_format', /"json" or "text"/],
-    [
-      { model, file, response_format: 'verbose_json' },
-      400,
-      'unsupported_capability',
-      'response_format',
-      /needs word timestamps/
-    ],
-    [{ model, file, response_format: 'poem' }, 400, 'invalid_request', 'response_format', /"json"/],
-    [
-      { model, file, 'timestamp_granularities[]': 'word' },
-      400,
-      'unsupported_capability',
-      'timestamp_granularities',
-      /./
-    ],
-    [{ model, file, temperature: 'hot' }, 400, 'invalid_option', 'temperature', /number/],
-    [{ model, file, stream: 'perhaps' }, 400, 'invalid_request', 'stream', /true or false/]
+  const unable = 'unsupported_capability'
+  const wrong = 'invalid_request'
+  const cases: [fields: Record<string, string | Blob>, code: string, param: string | null, words: RegExp][] = [
+    [{ model: '', file }, 'invalid_model_name', 'model', /model/],
+    [{ model: 'random/none' }, 'model_not_found', null, /random\/none/],
+    [{ model: DEMO }, unable, 'file', /cannot understand sounds/],
+    [{ model: MODELS.seeing }, unable, 'file', /cannot understand sounds/],
+    [{ file: '' }, wrong, 'file', /"file" is missing\. It must be a file of a form/],
+    [{ file: new Blob([]) }, wrong, 'file', /contains no data/],
+    [{ file: new Blob(['no sound at all']) }, wrong, 'file', /WAV, MP3 or FLAC/],
+    [{ file: new Blob([wavBytes(0.2).subarray(0, 20)]) }, wrong, null, /audio/],
+    [{ response_format: 'srt' }, unable, 'response_format', /"json" or "text"/],
+    [{ response_format: 'verbose_json' }, unable, 'response_format', /needs word timestamps/],
+    [{ response_format: 'poem' }, wrong, 'response_format', /"json"/],
+    [{ 'timestamp_granularities[]': 'word' }, unable, 'timestamp_granularities', /./],
+    [{ temperature: 'hot' }, 'invalid_option', 'temperature', /number/],
+    [{ stream: 'perhaps' }, wrong, 'stream', /true or false/]
   ]
-  for (const [fields, status, code, param, words] of cases) {
-    const response = await send(fields)
+  for (const [fields, code, param, words] of cases) {
+    const response = await send({ model, file, ...fields })
     const { error } = (await response.json()) as any
+    const status = code === 'model_not_found' ? 404 : 400
     t.match({ status: response.status, error }, { status, error: { code, message: words } }, JSON.stringify(error))
     if (param !== null) t.equal(error.param, param)
   }
   const raw = (body: string, type: string) =>
     corral.json('/v1/audio/transcriptions', body, { headers: { 'content-type': type } })
+  const form = 'multipart/form-data; boundary=x'
+  const part = (name: string) => `--x\r\nContent-Disposition: form-data; name="${name}"\r\n\r\nb\r\n`
   for (const [body, type] of [
-    ['--x\r\nContent-Disposition: form-data; name="model"\r\n\r\na/b', 'multipart/form-data; boundary=x'],
+    ['--x\r\nContent-Disposition: form-data; name="model"\r\n\r\na/b', form],
     ['nothing', 'multipart/form-data'],
-    ['--x--\r\n', 'multipart/form-data; boundary=x'],
-    [
-      `${'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n'.repeat(200)}--x--\r\n`,
-      'multipart/form-data; boundary=x'
-    ],
-    [
-      '--x\r\nContent-Disposition: form-data; name="__proto__"\r\n\r\nb\r\n--x--\r\n',
-      'multipart/form-data; boundary=x'
-    ],
+    ['--x--\r\n', form],
+    [`${part('a').repeat(200)}--x--\r\n`, form],
+    [`${part('__proto__')}--x--\r\n`, form],
     ['{}', 'application/json'],
     ['[', 'application/json']
   ]) {
