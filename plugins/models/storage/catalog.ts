@@ -3,20 +3,22 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { BroughtModel, Catalog, KnownNames, Model, ModelSource } from '../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { errorMessage } from '../../../core/errors.ts'
-import { isAllowed } from '../../../core/models/allowed-models.ts'
+import { isAllowed, requireAllowed } from '../../../core/models/allowed-models.ts'
 import {
   formatModelName,
   type ModelName,
   modelKey,
   NO_OWNER,
   parseModelName,
-  parseRequestedName
+  parseRequestedName,
+  type RequestedName
 } from '../../../core/models/model-name.ts'
 import { addTo } from '../../../core/system/collections.ts'
 import { variantNamed } from './manifest.ts'
 import { variantNames } from './model-index.ts'
 import type { ModelStore } from './model-store.ts'
-import { type Aliases, createNameResolver } from './short-names.ts'
+import { aliasOfMissingModel, ambiguousName, modelNotFound } from './refusals.ts'
+import { type Aliases, similarNames } from './short-names.ts'
 
 /** The label of a plugin's model if the plugin gives none. */
 const LABEL = 'latest'
@@ -64,7 +66,17 @@ interface SourceIndex {
 const same = (some: readonly unknown[], others: readonly unknown[]) =>
   some.length === others.length && some.every((each, at) => each === others[at])
 
-/** Lists the stored models, then the models of plugins. `short-names.ts` resolves names. */
+/**
+ * Lists the stored models, then the models of plugins. Resolves names, including short names and aliases, for every API
+ * and command:
+ *
+ * 1. A name with an owner: the model with that name, otherwise the model that has it as an alias.
+ * 2. A short name: the model stored without an owner, otherwise the model that has it as an alias, otherwise the only
+ *    model with that name and variant under any owner, otherwise the model that a plugin knows by that name.
+ *
+ * A model that the caller may not use does not exist for that caller. Only a name with an owner is refused as
+ * forbidden, whether or not the model exists, so callers cannot discover other models.
+ */
 export function createCatalog(
   storage: Pick<ModelStore, 'list' | 'variants' | 'namesakes'>,
   aliases: () => Aliases,
@@ -150,6 +162,73 @@ export function createCatalog(
     return [...all.values()]
   }
 
+  /** Returns the variant behind an alias. A variant named in the request takes precedence over the alias's own. */
+  function aliased(name: RequestedName): Model | undefined {
+    const target = aliases().get(modelKey(name))?.target
+    if (!target) return undefined
+    const variant = name.variant ?? target.variant
+    // Aliases do not chain.
+    return variantNamed(variants(target), variant === undefined ? {} : { variant })
+  }
+
+  /** A key allows an alias if it allows the model behind it or the alias itself. */
+  function mayUseAlias(name: RequestedName, target: ModelName, allowed: readonly string[] | undefined): boolean {
+    const model = aliased(name) ?? { key: formatModelName(target).toLowerCase() }
+    return isAllowed(allowed, model) || isAllowed(allowed, { key: formatModelName(name).toLowerCase() })
+  }
+
+  /** Returns the models that a short name may mean: more than one if it is ambiguous. */
+  function meanings(name: RequestedName, allowed: readonly string[] | undefined): Model[] {
+    const own = variantNamed(variants({ ...name, owner: NO_OWNER }), name)
+    if (own && isAllowed(allowed, own)) return [own]
+    const alias = aliases().get(modelKey(name))
+    if (alias && mayUseAlias(name, alias.target, allowed)) return [aliased(name) ?? []].flat()
+    const found = namesakes(name.name).flatMap(group => variantNamed(group, name) ?? [])
+    const usable = found.filter(model => isAllowed(allowed, model))
+    if (usable.length > 0) return usable
+    for (const names of knownNames) {
+      const full = names(name)
+      const known = full && variantNamed(variants(full), full)
+      if (known && isAllowed(allowed, known)) return [known]
+    }
+    return []
+  }
+
+  function find(name: RequestedName, allowed?: readonly string[]): Model | undefined {
+    if (name.owner === undefined) {
+      const [found, ...others] = meanings(name, allowed)
+      return others.length === 0 ? found : undefined
+    }
+    const own = variants(name as ModelName)
+    const found = own.length > 0 ? variantNamed(own, name) : aliased(name)
+    requireAllowed(allowed, name, found)
+    return found
+  }
+
+  function notFound(name: RequestedName, allowed: readonly string[] | undefined): Error {
+    if (name.owner === undefined) {
+      const several = meanings(name, allowed)
+      if (several.length > 1) return ambiguousName(name, several)
+    }
+    const alias = aliases().get(modelKey(name))
+    const groups =
+      name.owner === undefined
+        ? namesakes(name.name)
+        : [variants(name as ModelName), alias ? variants(alias.target) : []]
+    const present = groups.map(group => group.filter(model => isAllowed(allowed, model))).filter(({ length }) => length)
+    if (present.length === 1 && name.variant !== undefined) return modelNotFound(name, present[0]!)
+    if (alias && variants(alias.target).length === 0 && mayUseAlias(name, alias.target, allowed)) {
+      return aliasOfMissingModel(name, alias.target)
+    }
+    const names: string[] = []
+    for (const model of catalog.list()) if (model.isDefault && isAllowed(allowed, model)) names.push(model.publicName)
+    return modelNotFound(name, [], {
+      similar: similarNames(name, [...names, ...catalog.aliases(allowed).map(({ alias }) => alias)]),
+      here: names,
+      mayBePulled: name.owner !== undefined || knownNames.some(names => names(name) !== undefined)
+    })
+  }
+
   const catalog: Catalog = {
     list() {
       const stored: Model[] = storage.list()
@@ -169,10 +248,12 @@ export function createCatalog(
       return all.slice()
     },
     variants,
-    ...createNameResolver({ variants, namesakes }, aliases, knownNames, {
-      list: () => catalog.list(),
-      aliases: allowed => catalog.aliases(allowed)
-    }),
+    find,
+    get(name, allowed) {
+      const found = find(name, allowed)
+      if (!found) throw notFound(name, allowed)
+      return found
+    },
     aliases(allowed) {
       const configured = [...aliases()].flatMap(([key, { alias, target }]) => {
         const name = key.includes('/') ? parseModelName(alias) : { owner: NO_OWNER, name: alias }

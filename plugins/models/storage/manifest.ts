@@ -98,14 +98,11 @@ export function variantNamed<Variant extends { label: string }>(
 
 export function withVariant(
   manifest: Manifest | undefined,
-  name: { owner: string; name: string },
+  { owner, name }: { owner: string; name: string },
   variant: VariantRecord
 ): Manifest {
-  const { owner, name: bare } = name
-  const { variants, ...rest } = manifest ?? {
-    ...({ version: MANIFEST_VERSION, owner, name: bare, default: variant.label } as const),
-    variants: []
-  }
+  const empty: Manifest = { version: MANIFEST_VERSION, owner, name, default: variant.label, variants: [] }
+  const { variants, ...rest } = manifest ?? empty
   const old = findLabel(variants, variant.label)
   // The label keeps the case in which it was first stored, since `default` and settings refer to it.
   const next = { ...variant, label: old?.label ?? variant.label }
@@ -169,23 +166,20 @@ export function wholeManifest(
 /** Reads the details of variants, by revision. Returns none and warns if the manifest was deleted or damaged. */
 function readDetails(directory: string, warn: (message: string) => void): Map<string, Details> {
   const path = join(directory, MANIFEST_FILE)
-  let fault: string
   try {
-    const { value, fault: found } = parseManifest(readFileSync(path, 'utf8'))
-    if (value) {
-      return new Map(
-        value.variants.map(({ revision, metadata: { info, chatTemplate } }) => [
-          revision,
-          { info, ...(chatTemplate !== undefined && { chatTemplate }) }
-        ])
-      )
-    }
-    fault = found
+    const { value, fault } = parseManifest(readFileSync(path, 'utf8'))
+    if (!value) throw new Error(fault)
+    return new Map(
+      value.variants.map(({ revision, metadata: { info, chatTemplate } }) => [
+        revision,
+        { info, ...(chatTemplate !== undefined && { chatTemplate }) }
+      ])
+    )
   } catch (error) {
-    fault = errorMessage(error)
+    const lost = 'cannot be used, so part of its information is missing'
+    warn(`${path}, which was there when corral started, ${lost}: ${errorMessage(error)}`)
+    return new Map()
   }
-  warn(`${path}, which was there when corral started, cannot be used, so part of its information is missing: ${fault}`)
-  return new Map()
 }
 
 /** The metadata of a stored variant. Its details are read from the manifest on each access. */

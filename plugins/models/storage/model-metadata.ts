@@ -10,19 +10,14 @@ import { isObject } from '../../../core/system/json-object.ts'
 import { printable } from '../../../core/system/printable.ts'
 import { readOpened } from '../../../core/system/regular-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
+import NAMES from './llama-cpp-names.json' with { type: 'json' }
 
-/** llama.cpp's encoder-only architectures: they give embeddings, never text. */
-const ENCODERS = new Set(
-  (
-    'bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert t5encoder ' +
-    'gemma-embedding llama-embed'
-  ).split(' ')
-)
-
+/** llama.cpp's encoder-only architectures, which give embeddings but never text. */
+const ENCODERS = new Set(NAMES.encoders)
 /** Architectures that llama.cpp loads but llama-server cannot answer with, such as encoder-decoders and drafts. */
-const NOT_SERVED = new Set(
-  't5 dream llada llada-moe rnd1 wavtokenizer-dec qwen3tts pockettts eagle3 dflash gemma4-assistant'.split(' ')
-)
+const NOT_SERVED = new Set(NAMES.notServed)
+/** Vocabulary entries that llama.cpp recognizes as the start token of a fill-in-the-middle prompt. */
+export const FILL_IN_TOKENS = NAMES.fillInTokens
 
 /** llama.cpp's LLAMA_POOLING_TYPE_NONE and _RANK. */
 const POOLING_NONE = 0
@@ -34,10 +29,6 @@ const MAX_RERANKER_LABELS = 2
 /** Hugging Face's tags of models published for embeddings, and tags that show a model also generates text. */
 const EMBEDDING_TAGS = new Set(['feature-extraction', 'sentence-similarity', 'sentence-transformers'])
 const TEXT_TAGS = new Set(['text-generation', 'text2text-generation', 'conversational', 'image-text-to-text'])
-
-/** Vocabulary entries that llama.cpp recognizes as the start token of a fill-in-the-middle prompt. */
-export const FILL_IN_TOKENS =
-  '<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>'.split(' ')
 
 const THINKING =
   /<think>|<\/think>|enable_thinking|reasoning_content|reasoning_effort|\[THINK\]|<seed:think>|<\|channel\|?>(analysis|thought)/
@@ -152,18 +143,9 @@ function projectorFacts({ metadata }: GgufFile): { vision: boolean; audio: boole
   return { audio, vision: has('vision') || !(audio || has('gen_audio')) }
 }
 
-/** llama.cpp's names for `general.file_type` (enum llama_ftype), from 0 up. `-` marks unused numbers. */
-const FILE_TYPES = (
-  'F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS ' +
-  'Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 - - - TQ1_0 TQ2_0 MXFP4_MOE NVFP4 ' +
-  'Q1_0 Q2_0'
-).split(' ')
-
-/** Returns the name of a GGUF's `general.file_type`. Bit 1024 marks a guess and is ignored. */
-export function labelFromFileType(fileType: unknown): string | undefined {
-  const name = typeof fileType === 'number' ? FILE_TYPES[fileType & ~1024] : undefined
-  return name === '-' ? undefined : name
-}
+/** Returns the name of a GGUF's `general.file_type` (enum llama_ftype). Bit 1024 marks a guess and is ignored. */
+export const labelFromFileType = (fileType: unknown): string | undefined =>
+  typeof fileType === 'number' ? (NAMES.fileTypes[fileType & ~1024] ?? undefined) : undefined
 
 /** The file name takes precedence: the header does not know mixtures like `UD-Q4_K_XL`. */
 export const ggufLabel = (fileName: string, fileType: unknown): string =>
@@ -184,18 +166,6 @@ interface ModelDescription {
 type Fields = Record<string, unknown>
 const fields = (value: unknown): Fields => (value && typeof value === 'object' ? (value as Fields) : {})
 
-/** GGUF's names for the fields of config.json, so that readers of `info` need only one vocabulary. */
-const INFO_NAMES: Record<string, string> = {
-  max_position_embeddings: 'context_length',
-  hidden_size: 'embedding_length',
-  num_hidden_layers: 'block_count',
-  intermediate_size: 'feed_forward_length',
-  num_attention_heads: 'attention.head_count',
-  num_key_value_heads: 'attention.head_count_kv',
-  vocab_size: 'vocab_size',
-  rope_theta: 'rope.freq_base'
-}
-
 /** Derives a SafeTensors model's metadata from its folder's descriptive files and the headers of its weights. */
 export function safetensorsMetadata(description: ModelDescription, weights: SafetensorsFile[]): ModelMetadata {
   const { config } = description
@@ -206,7 +176,8 @@ export function safetensorsMetadata(description: ModelDescription, weights: Safe
   const chatTemplate = description.chatTemplate ?? chatTemplateFrom(description.tokenizerConfig)
   const info: ModelMetadata['info'] = { 'general.parameter_count': parameters }
   if (architecture) info['general.architecture'] = architecture
-  for (const [field, name] of Object.entries(INFO_NAMES)) {
+  // GGUF's names for the fields of config.json, so that readers of `info` need only one vocabulary.
+  for (const [field, name] of Object.entries(NAMES.info)) {
     const value = number(language[field])
     if (value !== undefined) info[`${architecture ?? 'model'}.${name}`] = value
   }

@@ -1,21 +1,12 @@
-import {
-  type Dirent,
-  existsSync,
-  lstatSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  rmdirSync,
-  rmSync,
-  statSync
-} from 'node:fs'
+import type { Dirent } from 'node:fs'
+import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync, statSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { basename, dirname, join, sep } from 'node:path'
 import { crc32 } from 'node:zlib'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import { errorMessage } from '../../../core/errors.ts'
-import { modelKey } from '../../../core/models/model-name.ts'
+import { bareName, modelKey } from '../../../core/models/model-name.ts'
 import { version } from '../../../core/system/package-info.ts'
 import {
   type CachedManifest,
@@ -44,7 +35,11 @@ export async function scanModels(models: string, log: FastifyBaseLogger, last?: 
   const found = new Map<string, { key: string; directory: string; manifest: CachedManifest }>()
   for (const owner of subfolders(models, log)) {
     const folder = join(models, owner)
-    if (owner === STAGING_FOLDER) await clearStaging(folder, log)
+    if (owner === STAGING_FOLDER) {
+      await rm(folder, { recursive: true, force: true }).catch(error =>
+        log.warn(error, `${folder}, left by an interrupted import or removal, cannot be deleted`)
+      )
+    }
     // Only valid owners' names: a disk has folders of its own, for example lost+found.
     if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(owner)) continue
     for (const name of subfolders(folder, log)) {
@@ -76,16 +71,17 @@ async function readModel(
   const entries = listEntries(directory, log)
   const { manifest, fault } = readManifest(directory, entries)
   const isClear = fault === undefined && (await clearLeftovers(models, directory, entries, manifest, log))
-  const { whole, lost } = withoutLostVariants(entries, manifest)
-  if (whole && lost) log.warn(`${directory} has lost the variants whose files were in ${lost}`)
-  const problem = fault ?? (manifest && !whole ? `the folders of its files are gone: ${lost}` : undefined)
+  const folders = new Set(entries.filter(entry => entry.isDirectory()).map(entry => entry.name))
+  const lost = (manifest?.variants ?? []).map(({ revision }) => revision).filter(revision => !folders.has(revision))
+  const whole = manifest && withoutRevisions(manifest, new Set(lost))
+  const problem = fault ?? (manifest && !whole ? `the folders of its files are gone: ${lost.join(', ')}` : undefined)
   if (problem !== undefined) {
     log.warn(`The model in ${directory} is skipped: ${join(directory, MANIFEST_FILE)} cannot be used: ${problem}`)
-    return undefined
   }
   if (!whole) return undefined
+  if (lost.length > 0) log.warn(`${directory} has lost the variants whose files were in ${lost.join(', ')}`)
   const short = shortManifest(whole)
-  if (isClear && !lost) onGood(short)
+  if (isClear && lost.length === 0) onGood(short)
   return short
 }
 
@@ -111,39 +107,19 @@ function listEntries(folder: string, log: FastifyBaseLogger): Dirent[] {
   }
 }
 
-async function clearStaging(staging: string, log: FastifyBaseLogger): Promise<void> {
-  try {
-    await rm(staging, { recursive: true, force: true })
-  } catch (error) {
-    log.warn(error, `${staging}, left by an interrupted import or removal, cannot be deleted`)
-  }
-}
-
 /** Reads a model's manifest. There is none if the model was never finished or its removal was interrupted. */
 function readManifest(folder: string, entries: Dirent[]): { manifest?: Manifest; fault?: string } {
   const present = entries.find(entry => entry.name === MANIFEST_FILE)
   if (!present) return {}
   if (!present.isFile()) return { fault: 'it is not a regular file' }
-  let text: string
   try {
-    text = readFileSync(join(folder, MANIFEST_FILE), 'utf8')
+    const { value: manifest, fault } = parseManifest(readFileSync(join(folder, MANIFEST_FILE), 'utf8'))
+    if (!manifest) return { fault }
+    const isHere = modelKey(manifest) === `${basename(dirname(folder))}/${basename(folder)}`.toLowerCase()
+    return isHere ? { manifest } : { fault: `it is the manifest of ${bareName(manifest)}` }
   } catch (error) {
     return { fault: errorMessage(error) }
   }
-  const { value: manifest, fault } = parseManifest(text)
-  if (!manifest) return { fault }
-  const isHere = modelKey(manifest) === `${basename(dirname(folder))}/${basename(folder)}`.toLowerCase()
-  return isHere ? { manifest } : { fault: `it is the manifest of ${manifest.owner}/${manifest.name}` }
-}
-
-/** Returns the manifest with only the variants whose folders exist, and the names of the other folders. */
-function withoutLostVariants(entries: Dirent[], manifest: Manifest | undefined): { whole?: Manifest; lost?: string } {
-  if (!manifest) return {}
-  const folders = new Set(entries.filter(entry => entry.isDirectory()).map(entry => entry.name))
-  const lost = manifest.variants.map(variant => variant.revision).filter(revision => !folders.has(revision))
-  return lost.length === 0
-    ? { whole: manifest }
-    : { whole: withoutRevisions(manifest, new Set(lost)), lost: lost.join(', ') }
 }
 
 /** @returns false, after a warning, if some cannot be deleted */
@@ -171,8 +147,8 @@ async function clearLeftovers(
   }
 }
 
-/** Raise this when the stored form of a manifest changes: older files are then ignored. */
-const LAYOUT = 1
+/** Raise this when the form of the file changes: older files are then ignored. */
+const LAYOUT = 2
 /** Changes within one tick of the file system's clock have the same time. FAT has the longest ticks. */
 const MAX_TICK_MS = 2000
 
@@ -183,8 +159,6 @@ interface Row {
   marks: ChangeMarks
   kept: CachedManifest
 }
-/** One model in the file: path, marks, format, length of its short manifest and, once known, its offset. */
-type ListedRow = [path: string, ...marks: ChangeMarks, safetensors: boolean, length: number, at?: number]
 
 export type LastScan = ReturnType<typeof openLastScan>
 
@@ -193,13 +167,13 @@ export type LastScan = ReturnType<typeof openLastScan>
  * are unchanged. Checking that takes two system calls instead of five, a parser and a schema check. The folders remain
  * the only source of truth: the file may be deleted, damaged or outdated at any time.
  *
- * The file has a line with a checksum, a list of the models, and their short manifests as one string. Each manifest is
- * sliced out and parsed when it is first needed.
+ * The file has a line with a checksum, a line with the list of models, and a line for each short manifest, which is
+ * parsed when it is first needed.
  * @param models absolute path of the models folder
  */
 export function openLastScan(file: string, models: string, now = Date.now()) {
-  const identity = `${JSON.stringify({ layout: LAYOUT, version, models })} `
-  const { rows, manifestText } = rowsIn(file, identity)
+  const identity = JSON.stringify({ layout: LAYOUT, version, models })
+  const known = readRows(file, identity)
   let next: Row[] = []
   let found = 0
   return {
@@ -215,55 +189,47 @@ export function openLastScan(file: string, models: string, now = Date.now()) {
       }
     },
     find(path: string, marks: ChangeMarks): CachedManifest | undefined {
-      const row = rows.get(path)
-      if (!row || row[1] !== marks[0] || row[2] !== marks[1] || row[3] !== marks[2]) return undefined
+      const row = known.get(path)
+      if (!row || row.marks.some((mark, at) => mark !== marks[at])) return undefined
       found++
-      const kept = { text: manifestText(row), safetensors: row[4] }
-      next.push({ path, marks, kept })
-      return kept
+      next.push(row)
+      return row.kept
     },
     /** Records a manifest that was read. @param marks taken before it was read */
     add(path: string, marks: ChangeMarks, manifest: ShortManifest): void {
       if (Math.max(marks[0], marks[1]) < now - MAX_TICK_MS) next.push({ path, marks, kept: manifest })
     },
     async save(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void> {
-      if (found < rows.size || found < next.length) {
+      if (found < known.size || found < next.length) {
+        const list = next.map(({ path, marks, kept }) => [path, marks, hasSafetensors(kept)])
         const texts = next.map(({ kept }) => kept.text ?? JSON.stringify(kept))
-        const list = next.map(({ path, marks, kept }, at) => [path, ...marks, hasSafetensors(kept), texts[at]!.length])
-        const content = `${JSON.stringify(list)}\n${texts.join('')}`
+        const content = [JSON.stringify(list), ...texts].join('\n')
         try {
-          await writeFileAtomic(file, `${identity}${crc32(content)}\n${content}`, { mode: 0o600 })
+          await writeFileAtomic(file, `${identity} ${crc32(content)}\n${content}`, { mode: 0o600 })
         } catch (error) {
           log.warn(error, `${file} cannot be written, so the next start will read all manifests`)
         }
       }
-      rows.clear()
+      known.clear()
       next = []
     }
   }
 }
 
-/** Reads the file. Empty if it is damaged or belongs to another version or models folder. */
-function rowsIn(file: string, identity: string) {
-  const rows = new Map<string, ListedRow>()
-  let texts = ''
-  const manifestText = (row: ListedRow) => texts.slice(row[6], row[6]! + row[5])
+/** Reads the file. Returns nothing if it is damaged or belongs to another version or models folder. */
+function readRows(file: string, identity: string): Map<string, Row> {
   try {
-    const bytes = readFileSync(file)
-    const end = bytes.indexOf('\n')
-    const content = bytes.subarray(end + 1)
-    if (bytes.toString('utf8', 0, end) !== `${identity}${crc32(content)}`) return { rows, manifestText }
-    const behind = content.indexOf('\n') + 1
-    texts = content.toString('utf8', behind)
-    let at = 0
-    for (const row of JSON.parse(content.toString('utf8', 0, behind)) as ListedRow[]) {
-      row.push(at)
-      at += row[5]
-      rows.set(row[0], row)
-    }
-    return { rows, manifestText }
+    const text = readFileSync(file, 'utf8')
+    const end = text.indexOf('\n')
+    const content = text.slice(end + 1)
+    if (text.slice(0, end) !== `${identity} ${crc32(content)}`) return new Map()
+    const [list, ...manifests] = content.split('\n')
+    const rows = JSON.parse(list!) as [path: string, marks: ChangeMarks, safetensors: boolean][]
+    return new Map(
+      rows.map(([path, marks, safetensors], at) => [path, { path, marks, kept: { text: manifests[at]!, safetensors } }])
+    )
   } catch {
     // Fall back to the folders.
-    return { rows: new Map(), manifestText }
+    return new Map()
   }
 }

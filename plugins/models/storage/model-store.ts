@@ -35,7 +35,7 @@ import {
 import { ModelIndex } from './model-index.ts'
 import { type LastScan, scanModels } from './model-scan.ts'
 import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
-import { decidePlacement, type StagedRevision, stageFiles } from './staging.ts'
+import { decidePlacement, type NewRevision, stageFiles } from './staging.ts'
 
 type Intake = Waiting & {
   origin: Origin
@@ -144,18 +144,50 @@ export class ModelStore implements Storage {
     return this.#take(name, source, { ...waiting, origin, defaults, becomesDefault, allowHardLink: true })
   }
 
+  /**
+   * Stages files and makes them a variant of a model: its first, a further one, or a new revision of the same label. If
+   * the content is already stored, the existing variant is returned.
+   * @throws CorralError `model_exists` if the model came from elsewhere
+   */
   async #take(
     name: ModelName,
-    { files, ...source }: ModelSource,
+    { files: sources, ...source }: ModelSource,
     { origin, defaults, becomesDefault, signal: caller, ...staging }: Intake
   ): Promise<StoredVariant> {
+    const key = modelKey(name)
     const signal = caller ? AbortSignal.any([caller, this.#closing.signal]) : this.#closing.signal
-    const stageAndCommit = () =>
+    const stageAndPlace = () =>
       this.#explained(async () => {
-        const staged = await stageFiles(this.#models, files, { ...staging, signal })
-        return await this.commit(name, { ...staged, ...source, origin, defaults, becomesDefault }, signal)
+        const { folder, files } = await stageFiles(this.#models, sources, { ...staging, signal })
+        const revision = { ...source, files, origin, defaults, becomesDefault }
+        try {
+          return await this.#changes.run(key, () => this.#place(name, folder, revision), signal)
+        } finally {
+          await discardFolder(this.#models, folder)
+        }
       })
-    return this.#tracked(this.#imports.run(modelKey(name), stageAndCommit, signal))
+    return this.#tracked(this.#imports.run(key, stageAndPlace, signal))
+  }
+
+  /** Moves a staged folder to its model. Writing the manifest, last, makes it take effect. */
+  async #place(name: ModelName, staged: string, revision: NewRevision): Promise<StoredVariant> {
+    const { format, files } = revision
+    const { present, becomesDefault, ...placed } = decidePlacement(name, revision, this.variants(name))
+    if (present?.digest === placed.digest && (await isWhole(present))) {
+      return becomesDefault ? await this.#makeDefault(present) : present
+    }
+    const directory = await this.#folderFor(name)
+    const wanted = `${placed.label.toLowerCase()}-${placed.digest.slice(0, 8)}`
+    const folder = await placeRevision(staged, directory, wanted)
+    try {
+      const size = files.reduce((sum, file) => sum + file.size, 0)
+      const variant = { ...placed, revision: folder, format, files, size, modifiedAt: new Date().toISOString() }
+      return await this.#record(name, directory, variant, becomesDefault)
+    } catch (error) {
+      await discardFolder(this.#models, join(directory, folder))
+      await removeEmptyFolders(directory)
+      throw error
+    }
   }
 
   async #explained<T>(work: () => Promise<T>): Promise<T> {
@@ -172,39 +204,6 @@ export class ModelStore implements Storage {
     return tracked
   }
 
-  /**
-   * Makes a staged revision a variant of a model: its first, a further one, or a new revision of the same label.
-   * Writing the manifest, last, makes it take effect. If the content is already stored, the existing variant is
-   * returned. The staging folder is consumed.
-   * @throws CorralError `model_exists` if the model came from elsewhere
-   */
-  async commit(name: ModelName, staged: StagedRevision, signal?: AbortSignal): Promise<StoredVariant> {
-    const { folder, format, files } = staged
-    const place = async () => {
-      const { present, becomesDefault, ...placed } = decidePlacement(name, staged, this.variants(name))
-      if (present?.digest === placed.digest && (await isWhole(present))) {
-        return becomesDefault ? await this.#makeDefault(present) : present
-      }
-      const directory = await this.#folderFor(name)
-      const wanted = `${placed.label.toLowerCase()}-${placed.digest.slice(0, 8)}`
-      const revision = await placeRevision(folder, directory, wanted)
-      try {
-        const size = files.reduce((sum, file) => sum + file.size, 0)
-        const variant = { ...placed, revision, format, files, size, modifiedAt: new Date().toISOString() }
-        return await this.#record(name, directory, variant, becomesDefault)
-      } catch (error) {
-        await discardFolder(this.#models, join(directory, revision))
-        await removeEmptyFolders(directory)
-        throw error
-      }
-    }
-    try {
-      return await this.#changes.run(modelKey(name), place, signal)
-    } finally {
-      await discardFolder(this.#models, folder)
-    }
-  }
-
   async remove(name: ModelName): Promise<StoredVariant[]> {
     const key = modelKey(name)
     const variants = this.variants(name)
@@ -216,8 +215,7 @@ export class ModelStore implements Storage {
       const directory = this.#index.directory(key)!
       const rest = withoutRevisions(this.#index.manifest(key)!, new Set(toDelete.map(variant => variant.revision)))
       try {
-        await this.#explained(() => (rest ? this.#write(key, directory, rest) : this.#removeManifest(key, directory)))
-        if (!rest) this.#index.delete(key)
+        await this.#explained(() => this.#write(key, directory, rest))
       } finally {
         this.#index.setHidden(key, toDelete, false)
       }
@@ -239,15 +237,16 @@ export class ModelStore implements Storage {
     return this.get(variant.model)
   }
 
-  async #write(key: string, directory: string, manifest: Manifest): Promise<void> {
-    this.#index.keepDetails(key, new Set(manifest.variants.map(({ revision }) => revision)))
-    await writeManifest(directory, manifest)
-    this.#index.put(key, directory, shortManifest(manifest))
-  }
-
-  async #removeManifest(key: string, directory: string): Promise<void> {
-    this.#index.keepDetails(key, new Set())
-    await removeManifest(directory)
+  /** Writes a model's manifest, or deletes it and with it the model. */
+  async #write(key: string, directory: string, manifest: Manifest | undefined): Promise<void> {
+    this.#index.keepDetails(key, new Set(manifest?.variants.map(({ revision }) => revision)))
+    if (manifest) {
+      await writeManifest(directory, manifest)
+      this.#index.put(key, directory, shortManifest(manifest))
+    } else {
+      await removeManifest(directory)
+      this.#index.delete(key)
+    }
   }
 
   onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void {

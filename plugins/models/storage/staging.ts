@@ -18,8 +18,8 @@ import { createStagingFolder, discardFolder, syncFolder } from './model-folders.
 import { templateCapabilities } from './model-metadata.ts'
 import { labelTaken, modelExists } from './refusals.ts'
 
-export interface StagedRevision extends Omit<ModelSource, 'files'> {
-  folder: string
+/** A revision whose files are staged. */
+export interface NewRevision extends Omit<ModelSource, 'files'> {
   files: StoredFile[]
   origin: Origin
   defaults?: ModelDefaults
@@ -202,7 +202,7 @@ async function readDigest(pieces: AsyncIterable<Buffer>, copy: FileHandle | unde
  */
 export function decidePlacement(
   name: ModelName,
-  { files, label, origin, metadata, defaults, becomesDefault = false }: StagedRevision,
+  { files, label, origin, metadata, defaults, becomesDefault = false }: NewRevision,
   variants: StoredVariant[]
 ) {
   if (origin.kind !== 'made') {

@@ -6,10 +6,9 @@ import type { Storage, StoredVariant } from '../../../../core/contracts/storage.
 import type { PluginContext } from '../../../../core/plugins/plugin.ts'
 import { dataPaths } from '../../../../core/system/data-paths.ts'
 import storagePlugin from '../../../../plugins/models/storage/index.ts'
-import { stageFiles } from '../../../../plugins/models/storage/staging.ts'
 import { failing } from '../../../support/failure.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
-import { findFaults, gate, name, openStore, sourceAt, tree, until } from './support.ts'
+import { findFaults, gate, name, openStore, tree, until } from './support.ts'
 
 /** A store, and a function that imports small models that differ by their seed. */
 async function setUp(dir: string) {
@@ -101,20 +100,11 @@ t.test('the same content is stored once, and other content replaces it', async t
 t.test('a name keeps its origin', async t => {
   const dir = t.testdir()
   const { store, models, add } = await setUp(dir)
-  const path = join(dir, 'hub.gguf')
-  writeGguf(path, { seed: 9 })
   const commit = async (from: string, seed = 9) => {
-    writeGguf(path, { seed })
-    const source = [{ ...sourceAt(path), path: 'hub.gguf', role: 'model' as const }]
-    const staged = await stageFiles(models, source, { allowHardLink: false })
-    const metadata = { capabilities: [], info: {} }
-    return store.commit(name('a/b'), {
-      ...staged,
-      label: 'F16',
-      format: 'gguf',
-      metadata,
-      origin: { kind: 'hub', from }
-    })
+    const source = join(dir, `hub-${seed}.gguf`)
+    writeGguf(source, { seed })
+    const files = [{ source, path: 'hub.gguf', role: 'model' as const }]
+    return store.adopt({ name: name('a/b'), format: 'gguf', label: 'F16', origin: { kind: 'hub', from }, files })
   }
   const pulled = await commit('hf:a/b')
   t.match(pulled.origin, { kind: 'hub', from: 'hf:a/b' })
