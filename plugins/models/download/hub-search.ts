@@ -42,12 +42,17 @@ export async function searchHubs(
   if (failures.length === hubs.length) throw failures[0]!
   const memory = await context.memory()
   const rows = found.flatMap(matches => matches.map((entry, index) => ({ ...entry, isListed: index < MAX_LISTED })))
-  const models = await mapConcurrently(rows, LISTINGS_AT_ONCE, async ({ hub, match, isListed }) => {
-    const files = isListed
-      ? await previewPull(hub, match, memory, waiting)
-      : { problem: `Only the first ${MAX_LISTED} are inspected. Search for more of its name.` }
-    return { ...toRecord(hub, match, context.search[0] === hub.name), ...files }
-  })
+  const models: FoundRepository[] = []
+  const left = rows.entries()
+  const worker = async () => {
+    for (const [index, { hub, match, isListed }] of left) {
+      const files = isListed
+        ? await previewPull(hub, match, memory, waiting)
+        : { problem: `Only the first ${MAX_LISTED} are inspected. Search for more of its name.` }
+      models[index] = { ...toRecord(hub, match, context.search[0] === hub.name), ...files }
+    }
+  }
+  await Promise.all(Array.from({ length: LISTINGS_AT_ONCE }, worker))
   return { models, hubs: hubs.map(({ name }) => name), errors }
 }
 
@@ -74,9 +79,8 @@ function hubsFor({ hubs, search }: SearchContext, wanted: string | undefined): S
 function isName(id: string): boolean {
   try {
     return parseModelName(id).variant === undefined
-  } catch (error) {
-    if (error instanceof CorralError) return false
-    throw error
+  } catch {
+    return false
   }
 }
 
@@ -101,21 +105,15 @@ function toRecord({ name, prefixes }: Hub, match: HubMatch, isFirst: boolean): F
 async function previewPull(hub: Hub, { id, formats }: HubMatch, memory: MemoryFacts, waiting: Waiting) {
   try {
     const { files, gated } = await hub.repository({ id }, waiting)
-    const {
-      format,
-      label,
-      files: chosen,
-      size,
-      memory: needed,
-      choices
-    } = chooseFiles({ id, files: requireFewModelFiles(id, files), memory })
-    const isKnown = chosen.every(file => file.size !== undefined)
+    const choice = chooseFiles({ id, files: requireFewModelFiles(id, files), memory })
+    const { format, label, size, choices } = choice
+    const isKnown = choice.files.every(file => file.size !== undefined)
     return {
       formats: [...new Set([...formats, format])],
       ...(gated && { gated }),
       ...(label !== undefined && { variant: label }),
-      ...(isKnown ? { size, memory: needed } : { problem: 'The hub does not say how large its files are.' }),
-      choices: choices.filter(choice => choice.label !== label)
+      ...(isKnown ? { size, memory: choice.memory } : { problem: 'The hub does not say how large its files are.' }),
+      choices: choices.filter(other => other.label !== label)
     }
   } catch (error) {
     waiting.signal?.throwIfAborted()
@@ -123,19 +121,4 @@ async function previewPull(hub: Hub, { id, formats }: HubMatch, memory: MemoryFa
     const choices = error.details?.choices as FoundRepository['choices']
     return { problem: error.message, ...(choices && { choices }) }
   }
-}
-
-/** Works through a list with limited concurrency. Results are in the list's order. */
-async function mapConcurrently<Item, Result>(
-  items: readonly Item[],
-  atOnce: number,
-  work: (item: Item) => Promise<Result>
-): Promise<Result[]> {
-  const results: Result[] = []
-  const left = items.entries()
-  const worker = async () => {
-    for (const [index, item] of left) results[index] = await work(item)
-  }
-  await Promise.all(Array.from({ length: atOnce }, worker))
-  return results
 }

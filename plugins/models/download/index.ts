@@ -133,6 +133,8 @@ interface DownloadsOptions
   limits: { pulls: number; waiting: number }
 }
 
+type SettingName = 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'
+
 /** After this time a transfer makes room for a client that has none. */
 const TURN_MS = 60_000
 /** Concurrent listings for each concurrent transfer. A listing mostly waits for hubs. */
@@ -153,25 +155,19 @@ export function createDownloads(options: DownloadsOptions) {
   let received = 0
 
   const findHub = (name: string) => hubs.find(hub => hub.name === name)
-  const transferLimits = ({ pulls: places, waiting }: DownloadsOptions['limits']) => ({ places, waiting })
-  const listingLimits = ({ pulls, waiting }: DownloadsOptions['limits']) => ({
-    places: pulls * LISTINGS_PER_PULL,
-    waiting
-  })
-  const queue = new FairQueue({ ...transferLimits(options.limits), turnLength: TURN_MS })
+  const queue = new FairQueue({ turnLength: TURN_MS })
   /** A separate queue for listings, so that slow hubs do not block transfers. */
-  const listing = new FairQueue(listingLimits(options.limits))
-  const context = {
-    ...options,
-    queue,
-    hubs,
-    findHub,
-    mirrors,
-    onReceived: (bytes: number) => {
-      received += bytes
-    },
-    partial: (plan: PlanKey) => jobs.get(pullKey(plan))?.folder
+  const listing = new FairQueue()
+  const setLimits = ({ pulls, waiting }: DownloadsOptions['limits']) => {
+    queue.configure({ places: pulls, waiting })
+    listing.configure({ places: pulls * LISTINGS_PER_PULL, waiting })
   }
+  setLimits(options.limits)
+  const onReceived = (bytes: number) => {
+    received += bytes
+  }
+  const partial = (plan: PlanKey) => jobs.get(pullKey(plan))?.folder
+  const context = { ...options, queue, hubs, findHub, mirrors, onReceived, partial }
   const refuseWhenClosing = () => {
     if (closing) throw shuttingDown()
   }
@@ -213,9 +209,8 @@ export function createDownloads(options: DownloadsOptions) {
     let name: RequestedName
     try {
       name = parseRequestedName(id)
-    } catch (error) {
-      if (error instanceof CorralError) throw pullNotFound(id)
-      throw error
+    } catch {
+      throw pullNotFound(id)
     }
     const found = findJobs(name)
     if (found.length > 1) {
@@ -242,7 +237,7 @@ export function createDownloads(options: DownloadsOptions) {
     if (record.id !== id) throw new Error(`its ${JOB_FILE} belongs to ${record.id}`)
     if (jobs.has(pullKey(record.plan))) throw new Error('there is another pull of the same model')
     const job = addJob(record, await fetchedBytes(folder, record.plan))
-    if (!job.unfinished) return
+    if (record.state !== 'downloading' && record.state !== 'storing') return
     if (await job.setAside()) {
       const { model, reason } = job.record()
       log.error(`The pull of ${model} (${id}): ${reason}`)
@@ -347,13 +342,9 @@ export function createDownloads(options: DownloadsOptions) {
   }
   return {
     ...service,
-    configure({
-      limits,
-      ...settings
-    }: Pick<DownloadsOptions, 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'>) {
+    configure({ limits, ...settings }: Pick<DownloadsOptions, SettingName>) {
       Object.assign(context, settings)
-      queue.configure(transferLimits(limits))
-      listing.configure(listingLimits(limits))
+      setLimits(limits)
     },
 
     /** Warns about hubs in the settings that no plugin has added. Call it when all plugins are set up. */

@@ -1,13 +1,14 @@
 import { CorralError } from '../../../../core/errors.ts'
 
 interface FairQueueOptions {
+  /** Places for work, and for entries that wait. */
   places: number
   waiting: number
   /**
    * Milliseconds after which a place is given up for a client that has none. Places beyond a client's share are given
    * up immediately. If undefined, work is never interrupted.
    */
-  turnLength?: number
+  turnLength: number | undefined
 }
 
 export interface Place {
@@ -88,8 +89,8 @@ export class FairQueue {
   #count = 0
   #timer: NodeJS.Timeout | undefined
 
-  constructor(options: FairQueueOptions) {
-    this.#options = { ...options }
+  constructor(options: Partial<FairQueueOptions> = {}) {
+    this.#options = { places: 0, waiting: 0, turnLength: undefined, ...options }
   }
 
   configure(options: Partial<FairQueueOptions>): void {

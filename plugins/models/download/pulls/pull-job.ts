@@ -140,11 +140,6 @@ export class PullJob implements Pull {
     return this.#run !== undefined
   }
 
-  /** Whether it was running when it was last recorded. */
-  get unfinished(): boolean {
-    return this.#job.state === 'downloading' || this.#job.state === 'storing'
-  }
-
   record(): PullRecord {
     const files = this.#progress.files()
     const { id, state, detached, createdAt, reason, plan } = this.#job
@@ -417,8 +412,8 @@ export class PullJob implements Pull {
   /** Stores the files as a variant. They also stay in the folder. */
   async #store(fetched: readonly TransferredFile[], signal: AbortSignal): Promise<StoredVariant> {
     await this.#save({ state: 'storing' })
-    const { name, format, label, files, defaults } = this.plan
-    const sources = files.flatMap((file, index) => {
+    const { name, format, label, files: planned, defaults } = this.plan
+    const files = planned.flatMap((file, index) => {
       const { sha256, leftOut } = fetched[index]!
       if (leftOut === undefined) {
         return [{ source: fileTarget(this.folder, file), path: file.storedPath, role: file.role, sha256 }]
@@ -427,14 +422,7 @@ export class PullJob implements Pull {
       return []
     })
     for (const warning of this.warnings) this.#context.log.warn(`The pull of ${this.record().model}: ${warning}`)
-    const variant = {
-      name,
-      format,
-      label,
-      origin: plannedOrigin(this.plan),
-      files: sources,
-      ...(defaults && { defaults })
-    }
+    const variant = { name, format, label, origin: plannedOrigin(this.plan), files, ...(defaults && { defaults }) }
     const marker = join(this.folder, READING_FILE)
     const removeMarker = () => rm(marker, { force: true })
     await writeFile(marker, existsSync(marker) ? SECOND_ATTEMPT : '1', { flush: true })
@@ -471,18 +459,16 @@ export class PullJob implements Pull {
       const [shortest, longest] = retryPauses
       const pause = Math.max(Math.min(shortest * 2 ** this.#retries++, longest), (failure.retryAfter ?? 0) * 1000)
       reason += ` It will be retried at ${new Date(Date.now() + pause).toISOString()}.`
-      this.#retryTimer = setTimeout(() => void this.#serial(async () => this.#retry()), pause)
-      this.#retryTimer.unref()
+      const retry = async () => {
+        if (!this.#outcome && !this.#run) this.#start(this.#enter(true))
+      }
+      this.#retryTimer = setTimeout(() => this.#serial(retry), pause).unref()
     }
     const { model, origin } = this.record()
     log.warn({ err: failure.cause, code: failure.code }, `The pull of ${model}: ${reason}`)
     hooks.pullFailed({ model, origin, code: failure.code })
     this.#outcomes.emit('outcome', { error: failure })
     await this.#save({ state: isRetried ? 'downloading' : 'failed', reason })
-  }
-
-  #retry(): void {
-    if (!this.#outcome && !this.#run) this.#start(this.#enter(true))
   }
 
   async #pause(reason: string): Promise<void> {
@@ -515,13 +501,10 @@ export class PullJob implements Pull {
   #armPause(): void {
     clearTimeout(this.#pauseTimer)
     const isUnwatched = () => this.#run && this.#watchers === 0 && !this.#job.detached
-    if (!isUnwatched()) return
-    this.#pauseTimer = setTimeout(() => {
-      void this.#serial(async () => {
-        if (isUnwatched() && this.#job.state !== 'storing') await this.#pause('No client was watching it any longer.')
-      })
-    }, this.#context.pauseAfter)
-    this.#pauseTimer.unref()
+    const pause = async () => {
+      if (isUnwatched() && this.#job.state !== 'storing') await this.#pause('No client was watching it any longer.')
+    }
+    if (isUnwatched()) this.#pauseTimer = setTimeout(() => this.#serial(pause), this.#context.pauseAfter).unref()
   }
 
   #end(outcome: Outcome): void {

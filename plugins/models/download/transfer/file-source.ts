@@ -54,16 +54,11 @@ export class FileSource {
     return this.#location
   }
 
-  /** Drops a location that no longer serves the file. @returns false if it was already replaced */
-  drop(location: ActiveLocation): boolean {
+  /** Makes the next request ask the hub for a new location. @returns false if this one was already replaced */
+  drop(location = this.#location): boolean {
     if (this.#location !== location) return false
     this.#location = undefined
     return true
-  }
-
-  /** Makes the next request ask the hub for a new location. */
-  renew(): void {
-    this.#location = undefined
   }
 
   failed(location: ActiveLocation): void {
@@ -112,17 +107,14 @@ export async function readFileStart(
   try {
     const location = await new FileSource(locate).current()
     for (let isRedirected = bytes.length > 0; isRedirected; ) {
-      const { answer } = await fetchBytes(
-        connections,
-        requestTarget(location),
-        {
-          start: 0,
-          end: bytes.length,
-          size,
-          onAnswer: ({ kind }) => (kind === 'range' || kind === 'whole' ? sink : undefined)
-        },
-        { signal: AbortSignal.any([signal, abortAfter(TIMEOUT_MS)]), stallTimeout: TIMEOUT_MS }
-      )
+      const { answer } = await fetchBytes(connections, requestTarget(location), {
+        start: 0,
+        end: bytes.length,
+        size,
+        onAnswer: ({ kind }) => (kind === 'range' || kind === 'whole' ? sink : undefined),
+        signal: AbortSignal.any([signal, abortAfter(TIMEOUT_MS)]),
+        stallTimeout: TIMEOUT_MS
+      })
       isRedirected = answer.kind === 'redirect' && followRedirect(location, answer.to) === undefined
     }
   } catch (error) {

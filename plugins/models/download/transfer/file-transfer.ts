@@ -46,6 +46,9 @@ const CRAWL_FACTOR = 20
 /** Bytes per second that are never too slow. */
 const FAST_ENOUGH_BYTES_PER_SECOND = 64 * 1024
 
+/** Runs when all requests have ended. @throws the error of the transfer */
+type Outcome = (part: PartFile) => Promise<TransferredFile>
+
 /** Abort reason of requests that are cancelled here, which is not a failure. */
 class Cancelled extends Error {}
 
@@ -56,9 +59,8 @@ export class FileTransfer {
   readonly #signal: AbortSignal
   readonly #source: FileSource
   readonly #verification: Verification
-  readonly #settled: Promise<TransferredFile>
-  #resolve!: (file: TransferredFile) => void
-  #reject!: (error: unknown) => void
+  readonly #outcome: Promise<Outcome>
+  #resolve!: (outcome: Outcome) => void
   #part: PartFile | undefined
   #retries: Retries | undefined
   #presentSize: number | undefined
@@ -89,17 +91,14 @@ export class FileTransfer {
       onVerified: sha256 => this.#finish(sha256),
       onMissing: () => this.#step(),
       // The content was wrong. Another location may have the right one.
-      onWrong: () => this.#source.renew(),
+      onWrong: () => this.#source.drop(),
       onRestart: mismatch => this.#changed(mismatch),
       onMismatch: mismatch => this.#giveUp(mismatch),
       onFailed: error => this.#fail(error)
     })
-    this.#settled = new Promise((resolve, reject) => {
+    this.#outcome = new Promise(resolve => {
       this.#resolve = resolve
-      this.#reject = reject
     })
-    // `run` reports failures.
-    this.#settled.catch(() => {})
   }
 
   get completed(): number {
@@ -139,7 +138,9 @@ export class FileTransfer {
         return present
       }
       await this.#open()
-      return await this.#settled
+      const outcome = await this.#outcome
+      await this.#stopRequests()
+      return await outcome(this.#part!)
     } catch (error) {
       this.#signal.throwIfAborted()
       throw await storageError(error, this.file.target, this.total, this.total - this.completed)
@@ -198,7 +199,7 @@ export class FileTransfer {
     for (const fetch of this.#running) fetch.writer = undefined
     this.#cancelRequests()
     this.#ranges = 'unknown'
-    this.#source.renew()
+    this.#source.drop()
     const part = this.#part!
     part.reset()
     part.place = undefined
@@ -208,34 +209,27 @@ export class FileTransfer {
   }
 
   #giveUp({ expected, got }: Mismatch): void {
-    void this.#conclude(async part => {
+    this.#end(async part => {
       await part.discard()
       throw wrongContent(this.file.path, expected, got)
     })
   }
 
   #finish(sha256: string): void {
-    void this.#conclude(async part => {
+    this.#end(async part => {
       await part.finish()
       return { size: part.map!.size, sha256 }
     })
   }
 
-  async #conclude(work: (part: PartFile) => Promise<TransferredFile>): Promise<void> {
-    if (this.#ended) return
-    this.#ended = true
-    try {
-      await this.#stopRequests()
-      this.#resolve(await work(this.#part!))
-    } catch (error) {
-      this.#reject(error)
-    }
+  #fail(error: unknown): void {
+    this.#end(() => Promise.reject(error))
   }
 
-  #fail(error: unknown): void {
-    if (this.#ended) return
+  /** The first outcome counts. */
+  #end(outcome: Outcome): void {
     this.#ended = true
-    this.#reject(error)
+    this.#resolve(outcome)
   }
 
   async #close(): Promise<void> {
@@ -265,16 +259,9 @@ export class FileTransfer {
     const { map } = part
     const span = map && (this.#ranges === 'no' ? { at: 0, to: map.count } : this.#nextSpan())
     if (map && !span) return false
+    const times = { startedAt: now, answeredAt: now }
     const controller = new AbortController()
-    const fetch: Fetch = {
-      span,
-      writer: undefined,
-      controller,
-      startedAt: now,
-      answeredAt: now,
-      bytes: 0,
-      compared: undefined
-    }
+    const fetch: Fetch = { span, writer: undefined, controller, ...times, bytes: 0, compared: undefined }
     this.#running.add(fetch)
     void this.#fetch(fetch)
       .catch(error => this.#fail(error))
@@ -369,25 +356,19 @@ export class FileTransfer {
     const { map } = this.#part!
     const { span } = fetch
     const { connections, options, bandwidth } = this.#shared
-    return await fetchBytes(
-      connections,
-      requestTarget(location),
-      {
-        start: map && span ? map.start(span.at) + map.have[span.at]! : 0,
-        end: map && span ? map.end(span.to - 1) : undefined,
-        size: map?.size,
-        onAnswer: (answer, tag, wait) => {
-          if (answer.kind === 'range') this.#line.answered(wait)
-          fetch.answeredAt = performance.now()
-          return this.#onAnswer(fetch, answer, location.reported.identity ?? tag, buffer)
-        }
+    return await fetchBytes(connections, requestTarget(location), {
+      start: map && span ? map.start(span.at) + map.have[span.at]! : 0,
+      end: map && span ? map.end(span.to - 1) : undefined,
+      size: map?.size,
+      onAnswer: (answer, tag, wait) => {
+        if (answer.kind === 'range') this.#line.answered(wait)
+        fetch.answeredAt = performance.now()
+        return this.#onAnswer(fetch, answer, location.reported.identity ?? tag, buffer)
       },
-      {
-        signal: fetch.controller.signal,
-        stallTimeout: options.stallTimeout,
-        pace: bytes => bandwidth.delay(bytes, performance.now())
-      }
-    )
+      signal: fetch.controller.signal,
+      stallTimeout: options.stallTimeout,
+      pace: bytes => bandwidth.delay(bytes, performance.now())
+    })
   }
 
   #onAnswer(fetch: Fetch, answer: Answer, tag: string | undefined, buffer: Buffer): Sink | undefined {

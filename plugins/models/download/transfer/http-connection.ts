@@ -98,7 +98,7 @@ class Connection {
     this.answered = false
     const { signal } = exchange
     const abort = () => this.#fail(signal.reason)
-    const settled = new Promise<'complete' | 'stopped'>((resolve, reject) => {
+    return new Promise<'complete' | 'stopped'>((resolve, reject) => {
       const atHead = { phase: 'head', head: '', left: undefined, chunked: undefined, keepAlive: false } as const
       this.#running = { ...exchange, ...atHead, resolve, reject }
       if (signal.aborted) return abort()
@@ -108,8 +108,7 @@ class Connection {
       this.#watch(exchange.stallTimeout)
       const lines = Object.entries(exchange.headers).map(([name, value]) => `${name}: ${value}\r\n`)
       this.#socket.write(`GET ${exchange.path} HTTP/1.1\r\n${lines.join('')}\r\n`, 'latin1')
-    })
-    return settled.finally(() => {
+    }).finally(() => {
       signal.removeEventListener('abort', abort)
       for (const timer of this.#timers.splice(0)) clearTimeout(timer)
     })
@@ -327,7 +326,7 @@ const MAX_SHOWN_CHARACTERS = 300
 
 export type Sink = Omit<Receiver, 'onHead'>
 
-interface FetchRequest {
+interface FetchRequest extends Omit<GetOptions, 'receiver'> {
   /** First byte, and the end (exclusive); undefined means the end of the file. */
   start: number
   end: number | undefined
@@ -348,10 +347,8 @@ export interface FetchResult {
 export async function fetchBytes(
   connections: ConnectionPool,
   target: RequestTarget,
-  request: FetchRequest,
-  options: Omit<GetOptions, 'receiver'>
+  { start, end, size, onAnswer, ...options }: FetchRequest
 ): Promise<FetchResult> {
-  const { start, end, size, onAnswer } = request
   const range = `bytes=${start}-${end === undefined ? '' : end - 1}`
   let result: Pick<FetchResult, 'answer' | 'head'> | undefined
   let sink: Sink | undefined
@@ -365,7 +362,7 @@ export async function fetchBytes(
       const { etag } = head.headers
       sink = onAnswer(answer, etag && !etag.startsWith('W/') ? etag : undefined, wait)
       const isFailure = ['refused', 'busy', 'unusable'].includes(answer.kind) && head.status >= 400
-      return sink !== undefined || isFailure || isWebPageAnswer(answer)
+      return sink !== undefined || isFailure || isPage(answer)
     },
     room: () => sink?.room() ?? errorBody.subarray(errorBytes),
     onBytes(length) {
@@ -377,13 +374,13 @@ export async function fetchBytes(
   const headers = { ...target.headers, Range: range, 'Accept-Encoding': 'identity' }
   await connections.get({ ...target, headers }, { ...options, receiver })
   const body = errorBody.toString('utf8', 0, errorBytes)
-  const isPage = isWebPageAnswer(result!.answer) || isWebPage(body)
-  if (target.privateAddresses) return { ...result!, isPage, text: '' }
-  const text = isPage ? `a web page${pageTitle(body)}` : withoutQueries(body.replace(/\s+/g, ' ').trim())
-  return { ...result!, isPage, text: printable(text, MAX_SHOWN_CHARACTERS) }
+  const page = isPage(result!.answer) || isWebPage(body)
+  if (target.privateAddresses) return { ...result!, isPage: page, text: '' }
+  const text = page ? `a web page${pageTitle(body)}` : withoutQueries(body.replace(/\s+/g, ' ').trim())
+  return { ...result!, isPage: page, text: printable(text, MAX_SHOWN_CHARACTERS) }
 }
 
-const isWebPageAnswer = (answer: Answer) => answer.kind === 'unusable' && answer.why === WEB_PAGE
+const isPage = (answer: Answer) => answer.kind === 'unusable' && answer.why === WEB_PAGE
 
 /** Removes the queries of addresses in a text, since they may contain signatures. */
 export const withoutQueries = (text: string): string => text.replace(/(https?:\/\/[^\s?"'<>#]+)\?[^\s"'<>]*/gi, '$1')

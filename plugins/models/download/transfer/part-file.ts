@@ -49,9 +49,8 @@ export function parseJournal(text: string): { subject: JournalSubject; map: Chun
   const { identity, path, size, sha256, gitSha1, place, chunkSize, whole, begun } = value
   const isCount = (number: unknown): number is number => Number.isSafeInteger(number) && (number as number) >= 0
   const isText = (text: unknown): text is string => typeof text === 'string'
-  const isOptional = (text: unknown): text is string | undefined => text === undefined || isText(text)
-  if (!isText(identity) || !isText(path) || !isOptional(sha256) || !isOptional(gitSha1) || !isOptional(place)) return
-  if (!isCount(size) || !isCount(chunkSize) || chunkSize < 4096 || size / chunkSize > 2 ** 20) return
+  if (![identity, path, sha256 ?? '', gitSha1 ?? '', place ?? ''].every(isText)) return undefined
+  if (!isCount(size) || !isCount(chunkSize) || chunkSize < 4096 || size / chunkSize > 2 ** 20) return undefined
   const map = new ChunkMap(size, chunkSize)
   const checksums = isText(whole) ? (whole.match(/[0-9a-f]{8}|-{8}/g) ?? []) : []
   if (checksums.length !== map.count || checksums.join('') !== whole || !Array.isArray(begun)) return undefined
@@ -64,18 +63,12 @@ export function parseJournal(text: string): { subject: JournalSubject; map: Chun
     if (!isPart || !isText(crc)) return undefined
     map.add(chunk, length, Number.parseInt(crc, HEX))
   }
-  return { subject: { identity, path, size, sha256, gitSha1, place }, map }
+  return { subject: { identity, path, size, sha256, gitSha1, place } as JournalSubject, map }
 }
 
-export function continues(subject: JournalSubject, wanted: WantedSubject): boolean {
-  return (
-    subject.identity === wanted.identity &&
-    subject.path === wanted.path &&
-    subject.sha256 === wanted.sha256 &&
-    subject.gitSha1 === wanted.gitSha1 &&
-    (wanted.size === undefined || subject.size === wanted.size)
-  )
-}
+export const continues = (subject: JournalSubject, wanted: WantedSubject): boolean =>
+  (['identity', 'path', 'sha256', 'gitSha1'] as const).every(field => subject[field] === wanted[field]) &&
+  (wanted.size ?? subject.size) === subject.size
 
 /** Reads the journal of a partial file. Returns undefined if there is nothing to continue. */
 async function loadJournal(target: string): Promise<ReturnType<typeof parseJournal>> {
@@ -173,12 +166,10 @@ export class PartFile {
     const completed = this.map?.completed ?? 0
     if (this.#closed || this.#flushing || Math.abs(completed - this.#flushed) < FLUSH_BYTES) return
     this.#flushed = completed
-    this.#flushing = promisify(fdatasync)(this.descriptor)
-    try {
-      await this.#flushing
-    } finally {
+    this.#flushing = promisify(fdatasync)(this.descriptor).finally(() => {
       this.#flushing = undefined
-    }
+    })
+    await this.#flushing
   }
 
   /** Closes the descriptor when nothing uses it any longer. */
@@ -193,12 +184,7 @@ export class PartFile {
   }
 
   async close(): Promise<void> {
-    if (this.#closed) return
-    try {
-      await this.save()
-    } finally {
-      await this.#release()
-    }
+    if (!this.#closed) await this.save().finally(() => this.#release())
   }
 
   async discard(): Promise<void> {
