@@ -1,6 +1,5 @@
 import { Type } from 'typebox'
-import type { FileLocation, Hub, HubFile, HubMatch, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
-import type { Waiting } from '../../../core/contracts/progress.ts'
+import type { Hub, HubFile, HubMatch } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { mayHaveCredentials } from '../../../core/system/redirects.ts'
@@ -64,16 +63,12 @@ function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: 
     title: 'Another corral',
     prefixes: ['corral://', 'corral:'],
 
-    async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
+    async repository(request, { signal }) {
       const { id, endpoint: named } = parseCorralReference(request.id)
       const server = resolveServer(named)
       const url = `${server}/api/files/${encodePath(id)}`
-      const response = await fetch({
-        url,
-        signal,
-        credentials: credentialsFor(server),
-        ...restrictions(server, request.privateAddresses)
-      })
+      const limits = restrictions(server, request.privateAddresses)
+      const response = await fetch({ url, signal, credentials: credentialsFor(server), ...limits })
       if (response.status !== 200) throw refusal(response, server, id, server === endpoint)
       const listing = await readFacts(`The corral at ${server}`, async () =>
         readCorralListing(await parseJsonResponse(response, 'a corral', server === endpoint))
@@ -99,7 +94,7 @@ function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: 
     },
 
     ...(endpoint !== '' && {
-      async search(words: string, limit: number, { signal }: Waiting): Promise<HubMatch[]> {
+      async search(words: string, limit: number, { signal }: { signal?: AbortSignal }): Promise<HubMatch[]> {
         const request = { url: `${endpoint}/api/tags`, signal, credentials: credentialsFor(endpoint) }
         const response = await fetch({ ...request, ...restrictions(endpoint) })
         if (response.status !== 200) throw refusal(response, endpoint, words, true)
@@ -122,7 +117,7 @@ function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: 
       }
     }),
 
-    async locate({ id, more }, file, _signal, privateAddresses): Promise<FileLocation> {
+    async locate({ id, more }, file, _signal, privateAddresses) {
       const server = more?.endpoint ?? resolveServer(undefined)
       const revisions: Record<string, string> = JSON.parse(more?.revisions ?? '{}')
       const [label, ...path] = file.path.split('/') as [string, ...string[]]

@@ -24,9 +24,7 @@ import {
 } from './listed-files.ts'
 import { hubRefusal, notAtHub, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusal.ts'
 
-interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
-  name: string
-  prefixes: readonly string[]
+interface HfLikeOptions extends HubAccess, Pick<Hub, 'name' | 'prefixes'> {
   proxy: string
   /** Prefix of all paths: empty or `/csg`. */
   pathPrefix: string
@@ -39,15 +37,14 @@ interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
   treeHasDigests: boolean
   /** Whether HEAD requests for files are redirected like GET. */
   headRedirects: boolean
+  /** Whether its search finds names in another case. */
   hasSearch: boolean
-  search?: SearchDialect
-}
-
-interface SearchDialect {
-  /** Returns path and query of a search for repositories with weights in this format. */
-  path(words: string, limit: number, format: 'gguf' | 'safetensors'): string
-  records(reply: unknown): unknown
-  id: string
+  search: {
+    /** Returns path and query of a search for repositories with weights in this format. */
+    path(words: string, limit: number, format: 'gguf' | 'safetensors'): string
+    records(reply: unknown): unknown
+    id: string
+  }
 }
 
 const MAX_PAGES = 500
@@ -148,20 +145,6 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     return isLocation(other) ? other : response
   }
 
-  function searchBy({ path, records, id }: SearchDialect): NonNullable<Hub['search']> {
-    return (words, limit, { signal }) =>
-      searchFormats(title, id, limit, async format => {
-        const response = await send({ path: path(words, limit, format), signal })
-        if (good(response)) return records(await parseJsonResponse(response, title))
-        const kind = refusalKind(response, false)
-        // A search does not name a repository that could be unknown or private.
-        const isClosed = kind === 'gated' || kind === 'private' || response.status === 401
-        const ofSearch = isClosed ? 'forbidden' : kind.startsWith('unknown-') ? 'no-search' : kind
-        const about = { ...subject(words, undefined), endpointAdvice: options.endpointAdvice }
-        throw hubRefusal(ofSearch, response, about, Date.now())
-      })
-  }
-
   return {
     name: options.name,
     title,
@@ -199,7 +182,19 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
       }
     },
 
-    ...(options.search && { search: searchBy(options.search) }),
+    search(words, limit, { signal }) {
+      const { path, records, id } = options.search
+      return searchFormats(title, id, limit, async format => {
+        const response = await send({ path: path(words, limit, format), signal })
+        if (good(response)) return records(await parseJsonResponse(response, title))
+        const kind = refusalKind(response, false)
+        // A search does not name a repository that could be unknown or private.
+        const isClosed = kind === 'gated' || kind === 'private' || response.status === 401
+        const ofSearch = isClosed ? 'forbidden' : kind.startsWith('unknown-') ? 'no-search' : kind
+        const about = { ...subject(words, undefined), endpointAdvice: options.endpointAdvice }
+        throw hubRefusal(ofSearch, response, about, Date.now())
+      })
+    },
 
     async locate(repository, file, signal): Promise<FileLocation> {
       const response = await locate(repository, file, signal)
@@ -233,22 +228,19 @@ export function sameButForCase(results: unknown, id: string): string | undefined
 
 /** Searches for a name that differs only in case. This only improves an error message, so failures are ignored. */
 async function similarName(send: SendToHub, pathPrefix: string, id: string, signal: AbortSignal | undefined) {
-  const [owner, name] = id.split('/') as [string, string]
+  const [author, search] = id.split('/') as [string, string]
   const limit = abortAfter(SIMILAR_NAME_TIMEOUT_MS)
-  // If the owner's case is wrong, only the name finds it.
-  const queries: Record<string, string>[] = [
-    { search: name, author: owner, limit: '5' },
-    { search: name, limit: '50' }
-  ]
+  const either = signal ? AbortSignal.any([signal, limit]) : limit
   try {
-    for (const query of queries) {
-      const response = await send({
-        path: `${pathPrefix}/api/models?${new URLSearchParams(query)}`,
-        signal: signal ? AbortSignal.any([signal, limit]) : limit,
-        retryTime: 0
-      })
-      const found =
-        response.status === 200 ? sameButForCase(await parseJsonResponse(response, 'the hub'), id) : undefined
+    // If the owner's case is wrong, only the name finds it.
+    for (const query of [
+      { search, author, limit: '5' },
+      { search, limit: '50' }
+    ] as Record<string, string>[]) {
+      const path = `${pathPrefix}/api/models?${new URLSearchParams(query)}`
+      const response = await send({ path, signal: either, retryTime: 0 })
+      const results = response.status === 200 ? await parseJsonResponse(response, 'the hub') : undefined
+      const found = sameButForCase(results, id)
       if (found !== undefined) return found
     }
   } catch (error) {
@@ -328,25 +320,25 @@ export function nextPage(link: string | undefined, endpoint: string): string | u
   return undefined
 }
 
-/** CSGHub's own error codes, which are more specific than the status. */
-const CSGHUB_KINDS: [RegExp, RefusalKind][] = [
-  [/^AUTH-ERR-4$/, 'bad-token'],
-  [/^AUTH-ERR/, 'private'],
-  [/^(SYS-ERR-3|GIT-ERR-9)$/, 'unknown-repository'],
-  [/^GIT-ERR-(6|11)$/, 'unknown-revision'],
-  [/^GIT-ERR-15$/, 'unknown-file']
-]
-
-function csghubKind(text: string): RefusalKind | undefined {
-  const code = /\b(AUTH|SYS|GIT|MIRROR|REQ)-ERR-\d+/.exec(text)?.[0]
-  return CSGHUB_KINDS.find(([pattern]) => code !== undefined && pattern.test(code))?.[1]
-}
-
-const ERROR_CODES: Record<string, RefusalKind> = {
+/** The hubs' own error codes, which are more specific than the status. */
+const KINDS: Record<string, RefusalKind | undefined> = {
+  'AUTH-ERR-4': 'bad-token',
+  'AUTH-ERR': 'private',
+  'SYS-ERR-3': 'unknown-repository',
+  'GIT-ERR-9': 'unknown-repository',
+  'GIT-ERR-6': 'unknown-revision',
+  'GIT-ERR-11': 'unknown-revision',
+  'GIT-ERR-15': 'unknown-file',
   GatedRepo: 'gated',
   RepoNotFound: 'unknown-repository',
   RevisionNotFound: 'unknown-revision',
   EntryNotFound: 'unknown-file'
+}
+
+/** Reads the code in CSGHub's reply. */
+function csghubKind(text: string): RefusalKind | undefined {
+  const [code, area = ''] = /\b((?:AUTH|SYS|GIT|MIRROR|REQ)-ERR)-\d+/.exec(text) ?? []
+  return code === undefined ? undefined : (KINDS[code] ?? KINDS[area])
 }
 
 /** Classifies a refusal: by the hub's error code first, then by its status and message. */
@@ -356,7 +348,7 @@ export function refusalKind(response: HubResponse, isFile: boolean): RefusalKind
   const authorised = response.credentials !== undefined
   const byOwn = csghubKind(text)
   if (byOwn) return byOwn === 'bad-token' && !authorised ? 'private' : byOwn
-  const byCode = ERROR_CODES[headers['x-error-code'] ?? '']
+  const byCode = KINDS[headers['x-error-code'] ?? '']
   if (byCode) return byCode
   if (/access to this resource is disabled/i.test(message)) return 'disabled'
   if (status === 429) return 'rate-limited'

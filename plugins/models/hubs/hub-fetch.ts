@@ -231,12 +231,10 @@ const RETRY_BEFORE_MIRRORS_MS = 3_000
 /** Status codes of gateways that cannot reach the hub behind them. */
 const GATEWAY = new Set([502, 503, 504])
 
-type PathRequest = Omit<
+type PathRequest = Pick<
   OutgoingRequest,
-  'url' | 'credentials' | 'trustedHosts' | 'privateAddresses' | 'redirectsAnywhere'
-> & {
-  path: string
-}
+  'method' | 'headers' | 'signal' | 'foreign' | 'headersOnly' | 'retryTime' | 'isFinal'
+> & { path: string }
 
 export type EndpointResponse = HubResponse & { endpoint: string }
 
@@ -256,35 +254,22 @@ export function createEndpoints(
   credentials: () => Promise<Headers | undefined>
 ) {
   const skippedUntil = new Map<string, number>()
+  const isSkipped = (base: string) => (skippedUntil.get(base) ?? 0) > performance.now()
   const home = new URL(endpoint)
-
-  function inOrder(): string[] {
-    const skipped = (base: string) => (skippedUntil.get(base) ?? 0) > performance.now()
-    const all = [endpoint, ...mirrors]
-    return [...all.filter(base => !skipped(base)), ...all.filter(skipped)]
-  }
 
   return async function send(outgoing: PathRequest): Promise<EndpointResponse> {
     const { path, ...rest } = outgoing
     const token = await credentials()
     let gateway: EndpointResponse | undefined
     let failure: unknown
-    const bases = inOrder()
+    const bases = [endpoint, ...mirrors].sort((a, b) => Number(isSkipped(a)) - Number(isSkipped(b)))
     for (const [i, base] of bases.entries()) {
       const url = base + path
       const own = mayHaveCredentials(new URL(url), home, [])
       const retryTime = i < bases.length - 1 ? { retryTime: RETRY_BEFORE_MIRRORS_MS } : {}
       try {
-        const redirectsAnywhere = base !== usual
-        const request = {
-          ...rest,
-          ...retryTime,
-          url,
-          trustedHosts,
-          redirectsAnywhere,
-          credentials: own ? token : undefined
-        }
-        const response = { ...(await fetch(request)), endpoint: base }
+        const trust = { trustedHosts, redirectsAnywhere: base !== usual, credentials: own ? token : undefined }
+        const response = { ...(await fetch({ ...rest, ...retryTime, url, ...trust })), endpoint: base }
         if (!GATEWAY.has(response.status) || outgoing.isFinal?.(response)) return response
         gateway ??= response
       } catch (error) {

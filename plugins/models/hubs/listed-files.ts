@@ -4,7 +4,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { printable } from '../../../core/system/printable.ts'
 import { isLoopback } from '../../../core/system/private-address.ts'
-import { type HubResponse, LOCATE_RETRY_MS, type OutgoingRequest, USER_AGENT } from './hub-fetch.ts'
+import { type Headers, type HubResponse, LOCATE_RETRY_MS, type OutgoingRequest, USER_AGENT } from './hub-fetch.ts'
 
 export const encodePath = (path: string): string => path.split('/').map(encodeURIComponent).join('/')
 
@@ -21,13 +21,13 @@ export function requireFewFiles(count: number, title: string, id: string): void 
   )
 }
 
-/** The error for a hub's statement about a file that cannot be right. */
-function invalidFact(what: string, value: unknown, file: string): InvalidFact {
-  const shown = printable(JSON.stringify(value) ?? String(value), 80)
-  return new InvalidFact(`says that the ${what} of ${JSON.stringify(printable(file, 200))} is ${shown}`)
+/** A hub's statement about a file that cannot be right. */
+class InvalidFact extends Error {
+  constructor(what: string, value: unknown, file: string) {
+    const shown = printable(JSON.stringify(value) ?? String(value), 80)
+    super(`says that the ${what} of ${JSON.stringify(printable(file, 200))} is ${shown}`)
+  }
 }
-
-class InvalidFact extends Error {}
 
 /** Reads a hub's statements. @throws CorralError `hub_unreachable` if one cannot be right */
 export async function readFacts<Facts>(title: string, read: () => Facts | Promise<Facts>): Promise<Facts> {
@@ -46,7 +46,7 @@ export async function readFacts<Facts>(title: string, read: () => Facts | Promis
 export function readSize(value: unknown, file: string): number | undefined {
   if (value === undefined || value === null) return undefined
   if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number
-  throw invalidFact('size', value, file)
+  throw new InvalidFact('size', value, file)
 }
 
 export function hubFile(path: string, size: number | undefined, sha256?: string, gitSha1?: string): HubFile {
@@ -86,7 +86,7 @@ export function sha256Hex(value: unknown): string | undefined {
 export function readSha256(value: unknown, file: string): string | undefined {
   if (value === undefined || value === null) return undefined
   const hex = sha256Hex(value)
-  if (hex === undefined) throw invalidFact('SHA-256', value, file)
+  if (hex === undefined) throw new InvalidFact('SHA-256', value, file)
   return hex
 }
 
@@ -99,7 +99,7 @@ function hexFromBase64(text: string | undefined): string | undefined {
 }
 
 /** Returns the SHA-256 of a whole file from response headers, in any of the common forms. */
-export function sha256FromHeaders(headers: Record<string, string>): string | undefined {
+export function sha256FromHeaders(headers: Headers): string | undefined {
   return (
     sha256Hex(headers['x-linked-etag']) ??
     hexFromBase64(/(?:^|,)\s*sha-256=:([^:]+):/i.exec(headers['repr-digest'] ?? '')?.[1]) ??
@@ -108,8 +108,6 @@ export function sha256FromHeaders(headers: Record<string, string>): string | und
     hexFromBase64(headers['x-amz-checksum-sha256'])
   )
 }
-
-type Headers = Record<string, string>
 
 /** Returns the file's size from the response to a request for it or its first byte. Undefined if unknown. */
 function sizeFromResponse({ status, headers }: Pick<HubResponse, 'status' | 'headers'>, file: string) {
@@ -140,7 +138,7 @@ export function readLocation(response: HubResponse, proxy: string, file: string)
   const url = foreignLocation ?? response.url
   const linked = (name: string) => response.hops.find(hop => hop[name])?.[name]
   const linkedSize = linked('x-linked-size')
-  if (linkedSize && !/^\d{1,15}$/.test(linkedSize)) throw invalidFact('size', linkedSize, file)
+  if (linkedSize && !/^\d{1,15}$/.test(linkedSize)) throw new InvalidFact('size', linkedSize, file)
   const ownSize = foreignLocation ? undefined : sizeFromResponse(response, file)
   return {
     url,
@@ -180,6 +178,8 @@ export async function requestLocation(
 
 const toKeyword = (value: unknown) => (typeof value === 'string' && /^[\w.+:/-]{1,80}$/.test(value) ? value : undefined)
 
+const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
+
 const toCount = (value: unknown) =>
   Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : undefined
 
@@ -188,12 +188,6 @@ export function toTimestamp(value: unknown): string | undefined {
   if (typeof value !== 'string' || value.length > 40 || !/^\d{4}-\d\d-\d\d/.test(value)) return undefined
   const time = Date.parse(value)
   return Number.isNaN(time) ? undefined : new Date(time).toISOString()
-}
-
-/** Returns the tags of a record, which hubs write as strings or as objects with a name. */
-function toTags(value: unknown): string[] {
-  if (!Array.isArray(value)) return []
-  return value.flatMap(tag => toKeyword(isObject(tag) ? tag.name : tag) ?? [])
 }
 
 const FORMATS = ['gguf', 'safetensors'] as const
@@ -216,7 +210,8 @@ export async function searchFormats(title: string, id: string, limit: number, lo
 function toMatch(record: unknown, id: string): HubMatch | undefined {
   if (!isObject(record) || typeof record[id] !== 'string') return undefined
   const name = record[id]
-  const tags = toTags(record.tags)
+  // Hubs write tags as strings or as objects with a name.
+  const tags = list(record.tags).flatMap(tag => toKeyword(isObject(tag) ? tag.name : tag) ?? [])
   const tagged = (kind: string) => tags.find(tag => tag.startsWith(`${kind}:`))?.slice(kind.length + 1)
   const given = Array.isArray(record.tasks) ? record.tasks : [record.pipeline_tag ?? tagged('task')]
   const hasFormat = (format: string) =>

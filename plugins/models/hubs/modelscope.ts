@@ -1,5 +1,4 @@
-import type { FileLocation, Hub, HubFile, HubMatch, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
-import type { Waiting } from '../../../core/contracts/progress.ts'
+import type { Hub, HubFile } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { mapInSlices } from '../../../core/system/collections.ts'
 import { isObject } from '../../../core/system/json-object.ts'
@@ -62,7 +61,7 @@ function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string
     title,
     prefixes: ['modelscope:', `https://${site}/`, `https://www.${site}/`],
 
-    async repository({ id, revision = DEFAULT_BRANCH }: HubRequest, { signal }: Waiting): Promise<HubRepository> {
+    async repository({ id, revision = DEFAULT_BRANCH }, { signal }) {
       // "True" must have a capital letter. Any other spelling silently lists only the top folder.
       const query = new URLSearchParams({ Revision: revision, Recursive: 'True' })
       const response = await send({ path: `${api(id)}/repo/files?${query}`, signal })
@@ -84,7 +83,7 @@ function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string
       }
     },
 
-    async search(words: string, limit: number, { signal }: Waiting): Promise<HubMatch[]> {
+    async search(words, limit, { signal }) {
       const size = Math.min(limit, MAX_FOUND)
       return await searchFormats(title, 'id', limit, async format => {
         const query = { search: words, sort: 'downloads', page_number: '1', page_size: `${size}` }
@@ -98,7 +97,7 @@ function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string
       })
     },
 
-    async locate({ id, more }: HubRepository, { path }: HubFile, signal: AbortSignal): Promise<FileLocation> {
+    async locate({ id, more }, { path }, signal) {
       const revision = more?.ref ?? DEFAULT_BRANCH
       const query = new URLSearchParams({ Revision: revision, FilePath: path })
       const address = `${api(id)}/repo?${query}`

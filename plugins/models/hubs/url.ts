@@ -1,11 +1,11 @@
 import { createHash } from 'node:crypto'
 import { Type } from 'typebox'
-import type { FileLocation, Hub, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
-import type { Waiting } from '../../../core/contracts/progress.ts'
+import type { FileLocation, Hub } from '../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { shardNames } from '../../../core/models/gguf-file-name.ts'
+import { setNewest } from '../../../core/system/collections.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
-import { type HubFetch, type HubResponse, shownAddress } from './hub-fetch.ts'
+import { type Headers, type HubFetch, type HubResponse, shownAddress } from './hub-fetch.ts'
 import { connectionOptions, hubFetch, hubPlugin } from './hub-options.ts'
 import { hubFile, isLocation, readFacts, readLocation, requestLocation, sha256FromHeaders } from './listed-files.ts'
 import { hubRefusal, notAtHub, withoutServerText } from './refusal.ts'
@@ -22,21 +22,16 @@ const MAX_SHARDS = 500
 /** Maximum addresses whose secrets are remembered, far more than concurrent pulls. */
 const MAX_SECRETS = 1000
 
-type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
+interface Secrets {
+  /** Headers for the host of an address. */
+  credentials: Headers | undefined
+  /** The query if it contains a secret, otherwise empty. */
+  secretQuery: string
+}
 
 /** Secrets in an address are only in memory, so they must be entered again after a restart. */
 function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   const secretsById = new Map<string, Secrets>()
-
-  function keepSecrets(id: string, secrets: Secrets): void {
-    secretsById.delete(id)
-    if (secrets.credentials || secrets.secretQuery) secretsById.set(id, secrets)
-    // Forget the oldest first.
-    for (const old of secretsById.keys()) {
-      if (secretsById.size <= MAX_SECRETS) break
-      secretsById.delete(old)
-    }
-  }
 
   /** Returns the location of the file at an address. @throws CorralError if there is none */
   async function find(
@@ -71,9 +66,10 @@ function createUrlHub(fetch: HubFetch, proxy: string): Hub {
     title: 'The address',
     prefixes: ['https://', 'http://'],
 
-    async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
+    async repository(request, { signal }) {
       const { id, ...secrets } = parseAddress(request.id)
-      keepSecrets(id, secrets)
+      if (secrets.credentials || secrets.secretQuery) setNewest(secretsById, id, secrets, MAX_SECRETS)
+      else secretsById.delete(id)
       const at = (address: string) => find(address, secrets, request.privateAddresses, signal)
       const { response, location } = await at(id)
       const name = fileNameFromDisposition(response.headers['content-disposition']) ?? fileNameFromUrl(id)
@@ -90,11 +86,14 @@ function createUrlHub(fetch: HubFetch, proxy: string): Hub {
         locations.push(shard === name ? location : (await at(siblingUrl(id, shard))).location)
       }
       const files = names.map((path, i) => hubFile(path, locations[i]!.size, locations[i]!.sha256))
+      // Identifies the content by what the servers report about it.
       const facts = files.map(({ path, size, sha256 }, i) => [path, size, sha256 ?? locations[i]!.identity])
-      return { hub: 'url', id, revision: contentFingerprint(facts), address: shownAddress(id), gated: false, files }
+      const digest = createHash('sha256').update(JSON.stringify(facts)).digest('hex')
+      const revision = `content-${digest.slice(0, 40)}`
+      return { hub: 'url', id, revision, address: shownAddress(id), gated: false, files }
     },
 
-    async locate({ id, files }, file, signal, privateAddresses): Promise<FileLocation> {
+    async locate({ id, files }, file, signal, privateAddresses) {
       const address = files.length > 1 ? siblingUrl(id, file.path) : id
       return (await find(address, secretsById.get(id), privateAddresses, signal)).location
     }
@@ -106,11 +105,10 @@ function addressRefusal(response: HubResponse, shown: string): CorralError {
   const { status } = response
   const details = { address: shown, hubStatus: status }
   if (status === 401 || status === 403) {
-    return new CorralError(
-      'hub_forbidden',
-      `${shown} is not public (status ${status}). If you have access, pull it again with a name and password in the address (https://name:password@…), or with a signed address that is still valid.`,
-      { details }
-    )
+    const advice =
+      'If you have access, pull it again with a name and password in the address (https://name:password@…), or with a ' +
+      'signed address that is still valid.'
+    return new CorralError('hub_forbidden', `${shown} is not public (status ${status}). ${advice}`, { details })
   }
   if (status < 500 && ![407, 429, 451].includes(status)) {
     return notAtHub(`There is no file at ${shown} (status ${status}). Check the address.`, details)
@@ -123,23 +121,15 @@ function addressRefusal(response: HubResponse, shown: string): CorralError {
 const SECRET =
   /sig|token|key|credential|secret|passw|auth|policy|expires|^(se|sp|sv|sr|st|x-amz-.*|x-goog-.*|x-oss-.*)$/i
 
-/** An address, split into the part that may be stored and shown, and the secrets. */
-interface PlainAddress {
-  /** Without credentials and fragment, and without a query that contains a secret. */
-  id: string
-  /** Headers for its host, which are never stored. */
-  credentials: Record<string, string> | undefined
-  /** The query if it contains a secret, otherwise empty. Never stored. */
-  secretQuery: string
-}
-
-/** @throws CorralError `repo_not_found` for an invalid address */
-export function parseAddress(text: string): PlainAddress {
+/**
+ * Splits an address into its secrets, which are never stored, and the rest: without credentials and fragment, and
+ * without a query that contains a secret.
+ * @throws CorralError `repo_not_found` for an invalid address
+ */
+export function parseAddress(text: string): Secrets & { id: string } {
   const address = text.includes('://') ? text : `https://${text}`
   const url = /^https?:\/\//i.test(address) && URL.canParse(address) ? new URL(address) : undefined
-  if (!url) {
-    throw notAtHub(`"${text.slice(0, 120)}" is not the address of a file (https://…).`)
-  }
+  if (!url) throw notAtHub(`"${text.slice(0, 120)}" is not the address of a file (https://…).`)
   const { username, password, search } = url
   const isSecret = [...url.searchParams.keys()].some(name => SECRET.test(name))
   url.username = ''
@@ -182,7 +172,3 @@ function siblingUrl(id: string, name: string): string {
   url.pathname = url.pathname.replace(/[^/]*$/, encodeURIComponent(name))
   return url.href
 }
-
-/** Returns an identifier for the content at addresses, from what their servers report about it. */
-const contentFingerprint = (facts: readonly (string | number | undefined)[][]): string =>
-  `content-${createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 40)}`
