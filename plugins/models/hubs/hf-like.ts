@@ -321,24 +321,26 @@ export function nextPage(link: string | undefined, endpoint: string): string | u
 }
 
 /** The hubs' own error codes, which are more specific than the status. */
-const KINDS: Record<string, RefusalKind | undefined> = {
-  'AUTH-ERR-4': 'bad-token',
-  'AUTH-ERR': 'private',
-  'SYS-ERR-3': 'unknown-repository',
-  'GIT-ERR-9': 'unknown-repository',
-  'GIT-ERR-6': 'unknown-revision',
-  'GIT-ERR-11': 'unknown-revision',
-  'GIT-ERR-15': 'unknown-file',
-  GatedRepo: 'gated',
-  RepoNotFound: 'unknown-repository',
-  RevisionNotFound: 'unknown-revision',
-  EntryNotFound: 'unknown-file'
-}
+const KINDS = new Map<string, RefusalKind>(
+  Object.entries({
+    'AUTH-ERR-4': 'bad-token',
+    'AUTH-ERR': 'private',
+    'SYS-ERR-3': 'unknown-repository',
+    'GIT-ERR-9': 'unknown-repository',
+    'GIT-ERR-6': 'unknown-revision',
+    'GIT-ERR-11': 'unknown-revision',
+    'GIT-ERR-15': 'unknown-file',
+    GatedRepo: 'gated',
+    RepoNotFound: 'unknown-repository',
+    RevisionNotFound: 'unknown-revision',
+    EntryNotFound: 'unknown-file'
+  } as const)
+)
 
 /** Reads the code in CSGHub's reply. */
 function csghubKind(text: string): RefusalKind | undefined {
   const [code, area = ''] = /\b((?:AUTH|SYS|GIT|MIRROR|REQ)-ERR)-\d+/.exec(text) ?? []
-  return code === undefined ? undefined : (KINDS[code] ?? KINDS[area])
+  return code === undefined ? undefined : (KINDS.get(code) ?? KINDS.get(area))
 }
 
 /** Classifies a refusal: by the hub's error code first, then by its status and message. */
@@ -348,7 +350,7 @@ export function refusalKind(response: HubResponse, isFile: boolean): RefusalKind
   const authorised = response.credentials !== undefined
   const byOwn = csghubKind(text)
   if (byOwn) return byOwn === 'bad-token' && !authorised ? 'private' : byOwn
-  const byCode = KINDS[headers['x-error-code'] ?? '']
+  const byCode = KINDS.get(headers['x-error-code'] ?? '')
   if (byCode) return byCode
   if (/access to this resource is disabled/i.test(message)) return 'disabled'
   if (status === 429) return 'rate-limited'

@@ -39,6 +39,8 @@ t.test('refusals of Hugging Face and CSGHub are classified', async t => {
     t.notMatch(error.message, /hf_secret|undefined/, name)
     t.match(error.message, /[.?]$/, name)
   }
+  const odd = answer(404, { headers: { 'x-error-code': 'constructor' } })
+  t.equal(refusalKind(odd, false), 'unknown-repository', 'an unknown code with the name of a method')
   const busy = answer(429, { headers: { 'retry-after': '9' } })
   const limited = hubRefusal('rate-limited', busy, { title: 'The Hub', id: 'a/b' }, NOW)
   t.match(limited, { retryAfter: 9, details: { hub: 'The Hub', repository: 'a/b', hubStatus: 429 } })
