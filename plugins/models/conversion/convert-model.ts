@@ -115,22 +115,18 @@ async function linkInput(variant: StoredVariant, work: string): Promise<string> 
 
 async function linkFile(source: string, target: string): Promise<void> {
   await mkdir(dirname(target), { recursive: true })
-  try {
-    await symlink(source, target)
-  } catch (error) {
+  await symlink(source, target).catch(async error => {
     // Windows requires a privilege for symbolic links, but not for hard links.
     if (!isSystemError(error, 'EPERM', 'ENOSYS')) throw error
     await link(source, target)
-  }
+  })
 }
 
 async function hasProjector(input: string): Promise<boolean> {
   // If config.json is unusable, the converter's own message is better.
   const text = await readFile(join(input, 'config.json'), 'utf8').catch(() => '')
   const { value } = await parseUntrustedJson(text, { python: true })
-  return (
-    isObject(value) && ['vision_config', 'audio_config'].some(name => value[name] && typeof value[name] === 'object')
-  )
+  return isObject(value) && (isObject(value.vision_config) || isObject(value.audio_config))
 }
 
 async function runConverter(
@@ -284,12 +280,8 @@ export async function openConversionLog(logs: string, variant: StoredVariant, dt
   }
 }
 
-/** Only these types are quantized: quantizing twice would lose quality twice. */
-const UNQUANTIZED = new Map<unknown, string>([
-  [0, 'F32'],
-  [1, 'F16'],
-  [32, 'BF16']
-])
+/** F32, F16 and BF16. Only these types are quantized: quantizing twice would lose quality twice. */
+const UNQUANTIZED: readonly unknown[] = [0, 1, 32]
 
 /** See `Conversion.quantize`. @param tool path of llama-quantize; undefined if the build does not include it */
 export async function quantizeGguf(
@@ -299,7 +291,7 @@ export async function quantizeGguf(
 ): Promise<void> {
   const plan = planDtype(dtype, undefined)
   const { metadata } = await readGguf(shards[0]!.source)
-  if (!UNQUANTIZED.has(metadata['general.file_type'])) {
+  if (!UNQUANTIZED.includes(metadata['general.file_type'])) {
     throw new CorralError(
       'invalid_request',
       `Only weights in F16, F32 or BF16 can be quantized. Those of ${basename(shards[0]!.path)} are already quantized and would ` +

@@ -45,14 +45,13 @@ export async function findConverted(variant: Variant, dtype: string): Promise<Co
   for (const { name, size } of record.files) {
     if ((await fileSize(join(folder, name))) !== size) return undefined
   }
-  const pathFor = (wanted: 'model' | 'projector') =>
-    record.files.filter(({ role }) => role === wanted).map(({ name }) => join(folder, name))[0]
-  const modelPath = pathFor('model')
-  if (modelPath === undefined) return undefined
-  const projectorPath = pathFor('projector')
+  const find = (wanted: 'model' | 'projector') => record.files.find(({ role }) => role === wanted)?.name
+  const [model, projector] = [find('model'), find('projector')]
+  if (model === undefined) return undefined
   const size = record.files.reduce((sum, file) => sum + file.size, 0)
   const { createdAt, converter } = record
-  return { dtype, modelPath, ...(projectorPath && { projectorPath }), size, createdAt, converter }
+  const projectorPath = projector && { projectorPath: join(folder, projector) }
+  return { dtype, modelPath: join(folder, model), ...projectorPath, size, createdAt, converter }
 }
 
 export async function listConverted(variant: Variant): Promise<ConvertedModel[]> {

@@ -77,12 +77,8 @@ print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__versio
 `
 
 async function checkPython(executable: string, { converter, env, log }: EnvironmentOptions, signal?: AbortSignal) {
-  const { stdout } = await runTool(executable, ['-c', IMPORT_CHECK, converter], {
-    env,
-    variables: { ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', HF_HUB_OFFLINE: '1' },
-    signal,
-    log
-  })
+  const variables = { ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', HF_HUB_OFFLINE: '1' }
+  const { stdout } = await runTool(executable, ['-c', IMPORT_CHECK, converter], { env, variables, signal, log })
   return JSON.parse(stdout.at(-1) ?? '') as Record<string, string>
 }
 
@@ -136,7 +132,7 @@ async function namedPython(named: string, options: EnvironmentOptions, { signal 
     throw new CorralError(
       'conversion_failed',
       `conversion.python names ${executable}, which cannot run llama.cpp's converter. ${why} Install ` +
-        `${join(options.converter, 'requirements', 'requirements-convert_hf_to_gguf.txt')} there, ` +
+        `${join(options.converter, REQUIREMENTS)} there, ` +
         'or leave conversion.python empty and corral makes its own environment.',
       { cause: error }
     )
@@ -188,10 +184,11 @@ const INDEX_TIMEOUT_MS = 5000
 async function indexHas(index: string, name: string, signal?: AbortSignal): Promise<boolean> {
   const { request } = await import('undici')
   const url = new URL(`${index.replace(/\/+$/, '')}/${name}/`)
+  const timeout = INDEX_TIMEOUT_MS
   const connections = await openConnections(undefined, {
-    connect: { timeout: INDEX_TIMEOUT_MS },
-    headersTimeout: INDEX_TIMEOUT_MS,
-    bodyTimeout: INDEX_TIMEOUT_MS
+    connect: { timeout },
+    headersTimeout: timeout,
+    bodyTimeout: timeout
   })
   const limit = abortAfter(INDEX_TIMEOUT_MS)
   try {
@@ -211,8 +208,8 @@ async function indexHas(index: string, name: string, signal?: AbortSignal): Prom
   }
 }
 
-/** The packages that the converter needs, with the versions tested with this llama.cpp. */
-const FILE = join('requirements', 'requirements-convert_hf_to_gguf.txt')
+/** A converter's own list of packages, with the versions tested with this llama.cpp. */
+const REQUIREMENTS = join('requirements', 'requirements-convert_hf_to_gguf.txt')
 
 /** Parses a requirements file into its packages and the files that it includes. */
 export function parseRequirements(text: string): { packages: string[]; includes: string[] } {
@@ -235,7 +232,7 @@ export async function readRequirements(converter: string): Promise<string[]> {
     const included = await Promise.all(includes.map(name => read(join(dirname(path), name), [...readers, path])))
     return [...included.flat(), ...packages]
   }
-  return [...new Set(await read(join(converter, FILE)))]
+  return [...new Set(await read(join(converter, REQUIREMENTS)))]
 }
 
 /** The list of packages with the SHA-256 of each wheel. `scripts/lock-packages.ts` writes it. */

@@ -153,10 +153,7 @@ export function withoutDuplicates(candidates: readonly Candidate[]): Candidate[]
   return [...byName.values()]
 }
 
-export function fileProblem(
-  { source, size, content, why }: CacheFile,
-  format: Candidate['format']
-): string | undefined {
+export function fileProblem({ source, size, content, why }: CacheFile, format: Candidate['format']) {
   if (content === 'missing') {
     return `${source} is missing: its download was not finished, or it was deleted. Download the model again.`
   }

@@ -37,11 +37,7 @@ export async function findHuggingFace(folder: string, disk: CacheDisk): Promise<
   return candidates
 }
 
-async function findRepository(
-  folder: string,
-  names: { owner: string; name: string },
-  disk: CacheDisk
-): Promise<Candidate[]> {
+async function findRepository(folder: string, names: Names, disk: CacheDisk): Promise<Candidate[]> {
   const found: Candidate[] = []
   for (const commit of await listCommits(folder, disk)) {
     const repository = await readModelFolder(join(folder, 'snapshots', commit), names, disk)
@@ -89,10 +85,10 @@ async function readClaimedDigest(folder: string, { path }: CacheFile): Promise<P
   }
 }
 
+type Names = { owner: string; name: string }
+
 /** A model's folder in the layout of hubs: any number of quantizations, or SafeTensors weights, or both. */
-interface CachedRepository {
-  owner: string
-  name: string
+interface CachedRepository extends Names {
   folder: string
   files: CacheFile[]
   texts: FolderTexts
@@ -102,8 +98,9 @@ interface CachedRepository {
 
 export function planRepository({ owner, name, folder, files, texts, single }: CachedRepository): Candidate[] {
   const byPath = new Map(files.map(file => [file.path, file]))
+  const paths = [...byPath.keys()]
   const title = `${owner}/${name}`
-  const models = ggufModels([...byPath.keys()], single)
+  const models = ggufModels(paths, single)
   const candidates = models.map((model): Candidate => {
     const first = model.files[0]!.path
     // Two models of one quantization in one folder are distinguished by their file names.
@@ -115,7 +112,7 @@ export function planRepository({ owner, name, folder, files, texts, single }: Ca
       ...planFiles(model, byPath)
     }
   })
-  const weights = safetensorsModel([...byPath.keys()], texts)
+  const weights = safetensorsModel(paths, texts)
   if (!weights) return candidates
   return [...candidates, { found: title, name: validName(owner, name), path: folder, ...planFiles(weights, byPath) }]
 }
@@ -133,19 +130,12 @@ function planFiles({ format, files, problem }: FolderModel, byPath: ReadonlyMap<
   }
 }
 
-function bareFileName(path: string): string {
-  return path
-    .split('/')
-    .at(-1)!
+const bareFileName = (path: string): string =>
+  basename(path)
     .replace(/\.gguf(?:\.part.*|-split-.*)?$/i, '')
     .replace(/-\d{5}-of-\d{5}$/, '')
-}
 
-async function readModelFolder(
-  folder: string,
-  { owner, name }: Pick<CachedRepository, 'owner' | 'name'>,
-  disk: CacheDisk
-): Promise<CachedRepository> {
+async function readModelFolder(folder: string, names: Names, disk: CacheDisk): Promise<CachedRepository> {
   const files: CacheFile[] = []
   for (const path of await disk.files(folder)) {
     files.push(await disk.file(path, join(folder, ...path.split('/'))))
@@ -156,11 +146,12 @@ async function readModelFolder(
       : undefined
   )
   const sources = new Map(files.map(({ path, source }) => [path, source]))
-  const single = await singleFiles([...sources.keys()], [...sources.keys()], async path => {
+  const paths = [...sources.keys()]
+  const single = await singleFiles(paths, paths, async path => {
     const file = await openRegularFile(sources.get(path)!)
     return await readGgufHeader(path, file).finally(() => file.close())
   })
-  return { owner, name, folder, files, texts, single }
+  return { ...names, folder, files, texts, single }
 }
 
 /** Finds the models in a folder of LM Studio's: `<publisher>/<model>/<files>`. */

@@ -34,25 +34,16 @@ export default definePlugin({
   ),
   setup(context, options) {
     const host = { env: process.env, home: homedir(), platform: process.platform }
-    const tools: Tool[] = [
-      {
-        name: 'huggingface',
-        setting: 'huggingface_cache',
-        folders: async () => huggingFaceFolders(options.huggingface_cache, host),
-        models: findHuggingFace
-      },
-      {
-        name: 'ollama',
-        setting: 'ollama_models',
-        folders: async () => ollamaFolders(options.ollama_models, host),
-        models: findOllama
-      },
-      {
-        name: 'lm-studio',
-        setting: 'lm_studio_models',
-        folders: disk => lmStudioFolders(options.lm_studio_models, host, path => disk.text(path)),
-        models: findLmStudio
-      }
+    const tool = (name: string, setting: keyof typeof options, folders: FindFolders, models: Tool['models']): Tool => ({
+      name,
+      setting,
+      folders: async disk => (options[setting] ? [options[setting]] : await folders(host, path => disk.text(path))),
+      models
+    })
+    const tools = [
+      tool('huggingface', 'huggingface_cache', huggingFaceFolders, findHuggingFace),
+      tool('ollama', 'ollama_models', ollamaFolders, findOllama),
+      tool('lm-studio', 'lm_studio_models', lmStudioFolders, findLmStudio)
     ]
     return { services: { adoption: createToolImports(tools, context.service('storage')) } }
   }
@@ -64,17 +55,19 @@ interface HostEnvironment {
   platform: NodeJS.Platform
 }
 
+type ReadText = (path: string) => Promise<string | undefined>
+/** Finds a tool's folders if the settings do not name one. */
+type FindFolders = (host: HostEnvironment, read: ReadText) => string[] | Promise<string[]>
+
 /** Returns the folders of the Hugging Face client and of llama.cpp, which uses the same layout. */
-export function huggingFaceFolders(configured: string, { env, home }: HostEnvironment): string[] {
-  if (configured) return [configured]
+export function huggingFaceFolders({ env, home }: HostEnvironment): string[] {
   const ofClient = env.HF_HOME || join(env.XDG_CACHE_HOME || join(home, '.cache'), 'huggingface')
   const hub = env.HF_HUB_CACHE || env.HUGGINGFACE_HUB_CACHE || join(ofClient, 'hub')
   return distinct([...(env.LLAMA_CACHE ? [env.LLAMA_CACHE] : []), hub], home)
 }
 
 /** Returns Ollama's folders: the user's own and the system service's. */
-export function ollamaFolders(configured: string, { env, home, platform }: HostEnvironment): string[] {
-  if (configured) return [configured]
+export function ollamaFolders({ env, home, platform }: HostEnvironment): string[] {
   const ofService = platform === 'linux' ? ['/usr/share/ollama/.ollama/models'] : []
   return distinct([env.OLLAMA_MODELS || join(home, '.ollama', 'models'), ...ofService], home)
 }
@@ -82,12 +75,7 @@ export function ollamaFolders(configured: string, { env, home, platform }: HostE
 const LmStudioSettings = Type.Object({ downloadsFolder: Type.String({ minLength: 1 }) })
 
 /** Returns LM Studio's folders: its own, or those named in its settings.json. */
-export async function lmStudioFolders(
-  configured: string,
-  { home }: Pick<HostEnvironment, 'home'>,
-  read: (path: string) => Promise<string | undefined>
-): Promise<string[]> {
-  if (configured) return [configured]
+export async function lmStudioFolders({ home }: HostEnvironment, read: ReadText): Promise<string[]> {
   const pointer = (await read(join(home, '.lmstudio-home-pointer')))?.trim()
   const standard = [join(home, '.lmstudio'), join(home, '.cache', 'lm-studio')]
   const folders: string[] = []

@@ -67,8 +67,6 @@ const ManifestSchema = Type.Object({
   )
 })
 
-type Layer = { kind: string; sha256: string; size: number }
-
 const LAYER = 'application/vnd.ollama.image.'
 const WEIGHTS = new Set(['model', 'projector'])
 /** Layers with a model's settings, and their display names. */
@@ -179,12 +177,11 @@ function sizeProblem({ source, size }: CacheFile, layer: Layer): string | undefi
   return `${source} has ${size} bytes instead of ${layer.size}: its download was not finished, or it is damaged. Pull the model again with Ollama.`
 }
 
-function parseLayers(content: unknown): Layer[] | undefined {
+function parseLayers(content: unknown) {
   const { value } = checkJson(content, ManifestSchema)
-  return (
-    value &&
-    (value.layers ?? []).map(({ mediaType, digest, size }) => {
-      return { kind: mediaType.replace(LAYER, ''), sha256: digest.slice(-64), size }
-    })
-  )
+  if (!value) return undefined
+  return (value.layers ?? []).map(({ mediaType, digest, size }) => {
+    return { kind: mediaType.replace(LAYER, ''), sha256: digest.slice(-64), size }
+  })
 }
+type Layer = NonNullable<ReturnType<typeof parseLayers>>[number]

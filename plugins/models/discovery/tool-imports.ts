@@ -1,11 +1,10 @@
 import { join } from 'node:path'
 import type { AdoptedFile, OnCopied } from '../../../core/contracts/adopted-files.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import type { Adoption, FoundModel, FoundModels } from '../../../core/contracts/found-models.ts'
-import type { Waiting } from '../../../core/contracts/progress.ts'
+import type { Adoption, FoundModel } from '../../../core/contracts/found-models.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { formatModelName, type ModelName } from '../../../core/models/model-name.ts'
+import { formatModelName } from '../../../core/models/model-name.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
 import { CacheDisk, type Candidate, validName, withoutDuplicates } from './cache-disk.ts'
 
@@ -22,15 +21,12 @@ export function createToolImports(tools: readonly Tool[], storage: Storage): Ado
   function findTool(from: string): Tool {
     const tool = tools.find(tool => tool.name === from)
     if (tool) return tool
-    const names = tools.map(tool => tool.name)
-    throw refuse(
-      'from',
-      `corral does not know the models of ${JSON.stringify(from)}. "from" is one of ${names.join(', ')}.`
-    )
+    const names = tools.map(tool => tool.name).join(', ')
+    throw refuse('from', `corral does not know the models of ${JSON.stringify(from)}. "from" is one of ${names}.`)
   }
 
   return {
-    async find(from: string, caller?: Caller): Promise<FoundModels> {
+    async find(from, caller) {
       const tool = findTool(from)
       const { folders, candidates, unreadable } = await search(tool, storage, caller)
       if (candidates.length === 0 && unreadable.length > 0) {
@@ -58,7 +54,7 @@ export function createToolImports(tools: readonly Tool[], storage: Storage): Ado
       return { from, folder: folders.join(', '), models, ...(unreadable.length > 0 && { unreadable }) }
     },
 
-    async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting, caller?: Caller) {
+    async adopt(from, found, name, waiting, caller) {
       const tool = findTool(from)
       const { folders, candidates, unreadable } = await search(tool, storage, caller)
       const candidate = candidates.find(candidate => candidate.found === found)
@@ -77,9 +73,9 @@ export function createToolImports(tools: readonly Tool[], storage: Storage): Ado
       const tag = isOwnName && candidate.tag !== undefined ? candidate.name.variant : undefined
       const { files, release } = await shareFiles(candidate.files, storage, caller)
       let linked = true
-      // Small descriptive files are always copied.
       const onCopied: OnCopied = ({ role }) => {
-        if (role !== 'other') linked = false
+        // Small descriptive files are always copied.
+        linked &&= role === 'other'
       }
       const request = {
         name: stored,

@@ -42,7 +42,7 @@ export interface Choice
 }
 
 /** In byte order: the order of a hub's listing must not change the choice. */
-export const byPath = (a: { path: string }, b: { path: string }) => (a.path < b.path ? -1 : a.path > b.path ? 1 : 0)
+export const byPath = (a: { path: string }, b: { path: string }) => (a.path < b.path ? -1 : Number(a.path > b.path))
 
 export const parentFolder = (path: string) => path.slice(0, path.lastIndexOf('/') + 1)
 export const baseName = (path: string) => path.slice(path.lastIndexOf('/') + 1)

@@ -29,6 +29,7 @@ import {
   isOneFamily,
   matchingGguf
 } from './gguf-models.ts'
+import CONTENTS from './other-contents.json' with { type: 'json' }
 import { chooseSafetensors, INDEX, safetensorsFolders } from './safetensors-choice.ts'
 
 /** Small text files that are downloaded with GGUF models: descriptions, licences, chat templates. */
@@ -90,21 +91,16 @@ function chooseRoute(request: ChoiceRequest, models: GgufModels): Route {
   if (wanted !== undefined) return wantedRoute(request, models, folders, wanted)
 
   const { candidates } = models
-  if (candidates.length === 1 && !isUnsupported(candidates[0]!.quantization ?? '')) {
-    const [candidate] = candidates
-    return { candidate, reason: `${baseName(candidate!.path)} is the only model in the repository.` }
-  }
   const loadable = candidates.filter(({ quantization }) => !isUnsupported(quantization ?? ''))
+  const only = (candidate: GgufCandidate, what: string) => {
+    return { candidate, reason: `${baseName(candidate.path)} is the only model ${what}.` }
+  }
+  if (candidates.length === 1 && loadable[0]) return only(loadable[0], 'in the repository')
   if (hasTwins(candidates) || !isOneFamily(loadable)) throw ambiguous(id, models, candidates)
   const best = defaultQuantization(candidates, memoryBudget(memory))
   if (best) return best
   const unlabelled = candidates.filter(({ quantization }) => !quantization)
-  if (unlabelled.length === 1) {
-    return {
-      candidate: unlabelled[0]!,
-      reason: `${baseName(unlabelled[0]!.path)} is the only model that llama.cpp loads.`
-    }
-  }
+  if (unlabelled.length === 1) return only(unlabelled[0]!, 'that llama.cpp loads')
   if (unlabelled.length > 1) throw ambiguous(id, models, candidates)
   return { reason: '', folder: oneFolder(id, folders) }
 }
@@ -136,9 +132,8 @@ function wantedRoute(request: ChoiceRequest, models: GgufModels, folders: string
   if (folder) return { reason: '', folder }
   // Only the config, which is not read yet, shows whether the weights in the root have this type.
   if (folders[0] === '' && /^(?:safetensors|b?f16|f32|fp16|fp32|fp8)$/.test(text)) return { reason: '', folder: '' }
-  if (models.candidates.length === 0 && folders[0] === '' && request.file === undefined) {
-    if (labelFromFileName(wanted)) return { reason: '', folder: '' }
-  }
+  const isType = request.file === undefined && labelFromFileName(wanted) !== undefined
+  if (models.candidates.length === 0 && folders[0] === '' && isType) return { reason: '', folder: '' }
   if (models.candidates.length + folders.length === 0) throw nothingToRun(id, files, models)
   const choices = [
     ...listChoices(models.candidates),
@@ -193,12 +188,9 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
 }
 
 function companions(files: readonly HubFile[], folder: string): HubFile[] {
-  const small = files.filter(
-    ({ path, size }) => COMPANION.test(baseName(path)) && size !== undefined && size > 0 && size <= MAX_COMPANION_BYTES
-  )
-  return [...new Set([folder, ''])].flatMap(where =>
-    small.filter(({ path }) => parentFolder(path) === where).sort(byPath)
-  )
+  const isSmall = (size = 0) => size > 0 && size <= MAX_COMPANION_BYTES
+  const found = files.filter(({ path, size }) => COMPANION.test(baseName(path)) && isSmall(size)).sort(byPath)
+  return [...new Set([folder, ''])].flatMap(place => found.filter(({ path }) => parentFolder(path) === place))
 }
 
 const withSize = ({ label, size }: { label: string; size: number }) =>
@@ -213,7 +205,6 @@ function listChoices(candidates: readonly GgufCandidate[]): { label: string; siz
 }
 
 const MAX_CHOICES = 200
-
 const qualityRank = ({ quantization }: GgufCandidate) => (quantization ? quality(quantization) : -2)
 
 function unknownVariant(
@@ -256,43 +247,13 @@ const incompleteText = ({ path, missing }: { path: string; missing: string[] }) 
 function notAModel(id: string, path: string, { roles, incomplete }: GgufModels): CorralError {
   const broken = incomplete.filter(set => set.path === path || (set.missing.length > 0 && sameSet(set.path, path)))
   if (broken.length > 0) return incompleteSet(id, broken)
-  const why = {
-    model: 'is not a model by itself',
-    projector: 'is a projector, which a model uses to see or hear; it is downloaded with its model',
-    draft: 'is a draft model, which runs only beside its main model',
-    imatrix: 'has data for quantization (an importance matrix), not a model',
-    adapter: 'is a LoRA adapter, which changes a base model and does not run by itself',
-    image: 'is a model that makes images or videos, which llama.cpp cannot run',
-    split: 'is a piece of a split file, which llama.cpp cannot load before the pieces are joined',
-    other: /\.gguf$/i.test(path)
-      ? 'is a part of another model (for example a vocoder or a text encoder) and does not run by itself'
-      : 'is not a model file'
-  }[roles.get(path) ?? 'other']
+  const { parts, other, alone } = CONTENTS
+  const role = roles.get(path) ?? 'other'
+  const why = role === 'other' ? (/\.gguf$/i.test(path) ? parts : other) : alone[role]
   return refusal('unsupported_capability', `${path} of ${id} ${why}. Name a GGUF model file, or leave the name out.`)
 }
 
 const sameSet = (a: string, b: string) => a.replace(/\d{5}-of-/, '') === b.replace(/\d{5}-of-/, '')
-
-/** Other content that a repository may have: by the roles of its files, and by their names. */
-const ROLES = {
-  split: 'pieces of split GGUF files, which must be joined first',
-  draft: 'draft models, which run beside a main model',
-  projector: 'a projector without its model',
-  imatrix: 'data for quantization (an importance matrix)',
-  adapter: 'a LoRA adapter, which changes a base model',
-  image: 'a model that makes images or videos'
-}
-const KINDS: [RegExp, string][] = [
-  [/(^|\/)adapter_(?:config\.json|model\.)/, ROLES.adapter],
-  [/^model_index\.json$/, 'a diffusion pipeline, which makes images or sound'],
-  [/(^|\/)consolidated[^/]*$/, "weights in their maker's own layout (consolidated)"],
-  [/\.onnx(?:_data)?$/, 'ONNX files'],
-  [/\.(?:bin|pt|pth|ckpt)$/, 'pickled PyTorch files, which may run any code when they are loaded'],
-  [/\.(?:h5|msgpack|tflite|ot)$/, 'weights of TensorFlow, Flax or Rust'],
-  [/\.(?:mlmodel|mlpackage)(?:\/|$)/, 'Core ML files'],
-  [/\.npz$/, 'MLX files, which run on Apple machines only'],
-  [/\.safetensors$/, 'SafeTensors files that are not a language model by themselves']
-]
 
 function nothingToRun(id: string, allFiles: readonly HubFile[], { roles, incomplete, candidates }: GgufModels) {
   const foreign = candidates.filter(({ quantization }) => quantization && isUnsupported(quantization))
@@ -306,9 +267,13 @@ function nothingToRun(id: string, allFiles: readonly HubFile[], { roles, incompl
   if (incomplete.length > 0) return incompleteSet(id, incomplete)
   const paths = allFiles.map(file => file.path)
   const found = new Set<string>(roles.values())
+  const { roles: byRole, patterns } = CONTENTS
   const kinds = new Set([
-    ...Object.entries(ROLES).flatMap(([role, what]) => (found.has(role) ? [what] : [])),
-    ...KINDS.filter(([pattern]) => paths.some(path => pattern.test(path))).map(([, what]) => what)
+    ...Object.entries(byRole).flatMap(([role, what]) => (found.has(role) ? [what] : [])),
+    ...patterns.flatMap(([pattern, what]) => {
+      const regex = new RegExp(pattern!)
+      return paths.some(path => regex.test(path)) ? [what] : []
+    })
   ])
   const extensions = [...new Set(paths.flatMap(path => /\.[A-Za-z0-9]{1,12}$/.exec(path) ?? []))].sort()
   const files = extensions.length > 0 ? `files with the extensions ${listed(extensions)}` : 'no files'

@@ -1,6 +1,7 @@
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { type Budget, requiredMemory } from './choice.ts'
 import type { GgufCandidate } from './gguf-models.ts'
+import QUANTIZATIONS from './quantizations.json' with { type: 'json' }
 
 export const requiredFor = ({ size, projector }: GgufCandidate) => requiredMemory(size, projector?.size ?? 0)
 
@@ -65,16 +66,11 @@ function reasonOfBest(best: GgufCandidate, next: GgufCandidate | undefined, { be
   return `${best.label} is the best quantization for this machine: it needs ${formatBytes(need)} of ${memory}${more}.`
 }
 
-/** Quantizations by quality, the worst first. */
-const QUALITY = (
-  'TQ1_0 IQ1_S IQ1_M Q1_0 IQ2_XXS TQ2_0 IQ2_XS IQ2_S IQ2_M Q2_0 Q2_K_S Q2 Q2_K Q2_K_L Q2_K_XL ' +
-  'IQ3_XXS IQ3_XS Q3_K_S IQ3_S IQ3_M Q3 Q3_K Q3_K_M Q3_K_L Q3_K_XL ' +
-  'IQ4_XS Q4_0 IQ4_NL Q4_1 NVFP4 MXFP4 MXFP4_MOE Q4_K_S Q4 Q4_K Q4_K_M Q4_K_L Q4_K_XL ' +
-  'Q5_0 Q5_K_S Q5_1 Q5 Q5_K Q5_K_M Q5_K_L Q5_K_XL Q6 Q6_K Q6_K_L Q6_K_XL Q8 Q8_0 Q8_K Q8_K_XL F16 BF16 F32'
-).split(' ')
-/** The lowest quantization of the default choice: the first of these that the repository has. */
-const STAND_INS =
-  'Q4_K_M UD-Q4_K_M UD-Q4_K_XL Q4_K_XL Q4_K_L Q4_K Q4 Q4_K_S MXFP4 MXFP4_MOE Q4_0 Q4_1 IQ4_XS IQ4_NL'.split(' ')
+/**
+ * Quantizations by quality, the worst first, and the lowest quantization of the default choice: the first of these that
+ * the repository has.
+ */
+const { quality: QUALITY, standIns: STAND_INS } = QUANTIZATIONS
 
 /** Returns the quantization of most weights: `UD-Q4_K_XL` is Q4_K_XL, `F16-Q5` and `Q5-F16` are Q5. */
 function mainQuantization(label: string): string {

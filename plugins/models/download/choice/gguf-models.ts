@@ -37,7 +37,12 @@ export function findGgufModels(id: string, files: readonly HubFile[], headers: H
   const sorted = [...files].sort(byPath)
   const byName = new Map(sorted.map(file => [file.path, file]))
   const names = new Map(sorted.map(({ path }) => [path, parseGgufFileName(path)]))
-  const roles = new Map([...names].map(([path, { role }]) => [path, resolveRole(path, role, headers)]))
+  const roles = new Map<string, FileRole>()
+  for (const [path, { role }] of names) {
+    // Pieces to be joined and files that are not GGUF have no header of their own.
+    const keys = headers.get(path)
+    roles.set(path, keys && Object.keys(keys).length > 0 ? ggufPurpose(keys) : role)
+  }
   const isEmpty = (name: string) => byName.get(name)?.size === 0
   const found: Found[] = []
   const incomplete: GgufModels['incomplete'] = []
@@ -59,10 +64,8 @@ export function findGgufModels(id: string, files: readonly HubFile[], headers: H
   const models = withoutDuplicates(withoutDrafts(withHeaders(found, headers), roles))
   const paths = sorted.filter(({ path }) => !isEmpty(path)).map(({ path }) => path)
   const companionOf = (role: 'projector' | 'draft') => {
-    const find = companionFinder(
-      role,
-      paths.filter(path => ['model', role].includes(roles.get(path)!))
-    )
+    const candidates = paths.filter(path => ['model', role].includes(roles.get(path)!))
+    const find = companionFinder(role, candidates)
     return (path: string) => byName.get(find(path) ?? '')
   }
   const projectorOf = companionOf('projector')
@@ -82,12 +85,6 @@ type Found = Omit<GgufCandidate, 'label' | 'projector' | 'draft'>
 
 /** With a draft model of a larger share, guessing ahead is seldom faster. */
 const MAX_DRAFT_SHARE = 0.25
-
-/** Pieces to be joined and files that are not GGUF have no header of their own. */
-function resolveRole(path: string, role: FileRole, headers: Headers): FileRole {
-  const keys = headers.get(path)
-  return keys && Object.keys(keys).length > 0 ? ggufPurpose(keys) : role
-}
 
 /**
  * Returns a function for the words that a folder adds to its models' names. A folder named after a quantization adds
@@ -229,21 +226,12 @@ export function matchingGguf({ candidates }: Pick<GgufModels, 'candidates'>, wan
   const isDynamic = (candidate: GgufCandidate) => candidate.quantization?.toLowerCase() === `ud-${quantization}`
   const inPlainFamily = ({ family }: GgufCandidate) =>
     candidates.some(other => other.family === family && isQuantized(other))
-  const rules: ((candidate: GgufCandidate) => boolean)[] =
-    quantization === undefined
-      ? [exact, ({ label }) => label === wanted, isNamed, isLabelled, isInFolder]
-      : [
-          exact,
-          candidate =>
-            [isNamed, isLabelled, isQuantized].some(fits => fits(candidate)) ||
-            (isDynamic(candidate) && !inPlainFamily(candidate)),
-          isInFolder
-        ]
-  for (const rule of rules) {
-    const found = candidates.filter(rule)
-    if (found.length > 0) return found
-  }
-  return []
+  const isMeant = (candidate: GgufCandidate) =>
+    [isNamed, isLabelled, isQuantized].some(fits => fits(candidate)) ||
+    (isDynamic(candidate) && !inPlainFamily(candidate))
+  const byName = [({ label }: GgufCandidate) => label === wanted, isNamed, isLabelled]
+  const rules = [exact, ...(quantization === undefined ? byName : [isMeant]), isInFolder]
+  return rules.map(rule => candidates.filter(rule)).find(({ length }) => length > 0) ?? []
 }
 
 /**

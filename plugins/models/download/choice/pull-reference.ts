@@ -72,10 +72,8 @@ function refuseUnknownPrefix(whole: string, hubs: readonly Pick<Hub, 'prefixes'>
 function serverReference(prefix: string, rest: string, whole: string): Omit<PullReference, 'hub'> {
   const [, host, path] = /^([A-Za-z0-9._-]+(?::\d+)?|\[[0-9A-Fa-f:.]+\](?::\d+)?)\/(.+)$/.exec(rest) ?? []
   if (host === undefined || path === undefined) {
-    throw refusal(
-      'invalid_model_name',
-      `${quoted(whole)} is not the address of a model: write ${prefix}<host>:<port>/<owner>/<name>.`
-    )
+    const form = `write ${prefix}<host>:<port>/<owner>/<name>`
+    throw refusal('invalid_model_name', `${quoted(whole)} is not the address of a model: ${form}.`)
   }
   const reference = nameReference(path, whole)
   return { ...reference, id: `${host}/${reference.id}` }
@@ -100,9 +98,7 @@ function nameReference(text: string, whole: string, query?: URLSearchParams): Om
   return { id, name, ...checked({ variant, revision, file }, whole) }
 }
 
-interface Parts extends Wanted {
-  revision?: string | undefined
-}
+type Parts = Wanted & { revision?: string | undefined }
 
 /** Parses variant, revision and file from the path of a hub's page, after the name. */
 function pageParts([kind = '', ...more]: string[], query: URLSearchParams, whole: string): Parts {
@@ -119,24 +115,18 @@ function pageParts([kind = '', ...more]: string[], query: URLSearchParams, whole
   const last = more.at(-1) ?? kind
   if (/\.(?:gguf|safetensors)$/i.test(last)) return { file: [kind, ...more].join('/') }
   if (['', 'files', 'summary', 'discussions', 'community'].includes(kind)) return {}
-  throw refusal(
-    'invalid_model_name',
-    `${quoted(whole)} has more after the name than <owner>/<name>[:<variant>][@<revision>].`
-  )
+  const form = '<owner>/<name>[:<variant>][@<revision>]'
+  throw refusal('invalid_model_name', `${quoted(whole)} has more after the name than ${form}.`)
 }
 
 function checked({ variant, revision, file }: Parts, whole: string): Parts {
   if (variant !== undefined && (!FILE_PATH.test(variant) || variant.includes(':'))) {
-    throw refusal(
-      'invalid_model_name',
-      `The text after ":" in ${quoted(whole)} is neither a label like Q4_K_M nor a file name.`
-    )
+    const what = 'is neither a label like Q4_K_M nor a file name'
+    throw refusal('invalid_model_name', `The text after ":" in ${quoted(whole)} ${what}.`)
   }
   if (revision !== undefined && !REVISION.test(revision)) {
-    throw refusal(
-      'invalid_request',
-      `${quoted(revision)} is not the name of a revision. Write <owner>/<name>:<variant>@<revision>.`
-    )
+    const form = 'Write <owner>/<name>:<variant>@<revision>.'
+    throw refusal('invalid_request', `${quoted(revision)} is not the name of a revision. ${form}`)
   }
   if (file !== undefined && !FILE_PATH.test(file))
     throw refusal('invalid_request', `${quoted(file)} is not the path of a file.`)

@@ -38,16 +38,13 @@ t.test('cache folders follow settings, environment and platform', async t => {
     'huggingFaceFolders'
   )
   for (const [env, expected] of cases) {
-    t.same(huggingFaceFolders('', at(env)), expected, JSON.stringify(env))
-    t.same(huggingFaceFolders('/mine', at(env)), ['/mine'])
+    t.same(huggingFaceFolders(at(env)), expected, JSON.stringify(env))
   }
   const service = '/usr/share/ollama/.ollama/models'
-  t.same(ollamaFolders('', at({})), ['/home/me/.ollama/models', service])
-  t.same(ollamaFolders('', at({ OLLAMA_MODELS: '/disk' })), ['/disk', service])
-  t.same(ollamaFolders('', { ...at({}), platform: 'darwin' }), ['/home/me/.ollama/models'])
-  t.same(ollamaFolders('/mine', at({ OLLAMA_MODELS: '/disk' })), ['/mine'])
-  const lmStudio = (files: Record<string, string>) =>
-    lmStudioFolders('', { home: '/home/me' }, async path => files[path])
+  t.same(ollamaFolders(at({})), ['/home/me/.ollama/models', service])
+  t.same(ollamaFolders(at({ OLLAMA_MODELS: '/disk' })), ['/disk', service])
+  t.same(ollamaFolders({ ...at({}), platform: 'darwin' }), ['/home/me/.ollama/models'])
+  const lmStudio = (files: Record<string, string>) => lmStudioFolders(at({}), async path => files[path])
   const standards = ['/home/me/.lmstudio/models', '/home/me/.cache/lm-studio/models']
   t.same(await lmStudio({}), standards)
   t.same(await lmStudio({ '/home/me/.lmstudio-home-pointer': '/moved\n' }), ['/moved/models', ...standards])
