@@ -91,7 +91,7 @@ test('a model is found, downloaded, paused, loaded, used and deleted', { path: '
   await downloads.getByRole('button', { name: 'Resume' }).click()
   await downloads.waitFor({ state: 'hidden' })
   const requests = hub.traffic.requests.filter(({ path, bytes }) => path === 'Bird-Q8_0.gguf' && bytes > 0)
-  t.ok(requests.every(({ status }) => status === 206 || status === 200))
+  t.ok(requests.length > 0, 'it was downloaded')
 
   t.comment('the model is loaded and used')
   await page.getByRole('navigation', { name: 'Models' }).getByRole('link', { name: 'Installed' }).click()

@@ -56,12 +56,10 @@ export class Exchange {
   }
 
   json(status: number, body: unknown, headers: Record<string, string | number> = {}): void {
-    this.log.status = status
     sendJson(this.request, this.response, status, body, headers)
   }
 
   text(status: number, body: string | Buffer, headers: Record<string, string | number> = {}): void {
-    this.log.status = status
     sendText(this.request, this.response, status, body, 'text/plain; charset=utf-8', headers)
   }
 
@@ -69,17 +67,14 @@ export class Exchange {
    * Declares the purpose of the request. Returns the faults that shape its answer, or undefined if a fault or the
    * connection limit already answered.
    */
-  async begin(kind: RequestKind, repository: string, entry?: Entry): Promise<FaultKind[] | undefined> {
-    const { log, state } = this
+  async begin(kind: RequestKind, entry?: Entry): Promise<FaultKind[] | undefined> {
+    const { log, state, request } = this
     log.kind = kind
-    log.repository = repository
     log.path = entry?.path
-    const asked = entry && parseRange(this.request.headers.range, entry.size)
-    if (Array.isArray(asked)) log.range = asked
-    const range = log.range ?? (entry ? ([0, entry.size] as [number, number]) : undefined)
-    const faults = state.faults.take({ kind, path: log.path, cdn: log.cdn, range })
-    log.faults = faults.map(fault => fault.kind)
-    if (await answeredByFault(this.request, this.response, faults)) return undefined
+    const asked = entry && parseRange(request.headers.range, entry.size)
+    const range = Array.isArray(asked) ? asked : entry && ([0, entry.size] as [number, number])
+    const faults = state.faults.take({ kind, path: log.path, range })
+    if (await answeredByFault(request, this.response, faults)) return undefined
     if (kind === 'bytes' && this.#active() > state.connectionLimit) {
       this.text(503, 'Too many connections')
       return undefined
@@ -113,7 +108,6 @@ export interface SignedUrlRules {
 }
 
 interface Grant {
-  repository: Repository
   entry: Entry
   expiresAt: number
   bytesLeft: number
@@ -133,7 +127,7 @@ export class SignedUrls {
     const { lifeBytes, announced } = this.rules
     const signature = randomBytes(24).toString('base64url')
     const expiresAt = Date.now() + life
-    this.#grants.set(signature, { repository, entry, expiresAt, bytesLeft: lifeBytes })
+    this.#grants.set(signature, { entry, expiresAt, bytesLeft: lifeBytes })
     const disposition = encodeURIComponent(
       `inline; filename*=UTF-8''${encodeURIComponent(entry.path.split('/').at(-1)!)};`
     )
@@ -157,13 +151,10 @@ export class SignedUrls {
     const signature = url.searchParams.get('Signature') ?? url.searchParams.get('X-Amz-Signature') ?? ''
     const grant = this.#grants.get(signature)
     if (!grant) return exchange.text(403, '<Error><Code>SignatureDoesNotMatch</Code></Error>')
-    const { repository, entry } = grant
-    const faults = await exchange.begin('bytes', repository.name, entry)
+    const { entry } = grant
+    const faults = await exchange.begin('bytes', entry)
     if (!faults) return
-    if (Date.now() >= grant.expiresAt || grant.bytesLeft <= 0) {
-      exchange.log.status = 403
-      return sendExpired(request, response)
-    }
+    if (Date.now() >= grant.expiresAt || grant.bytesLeft <= 0) return sendExpired(request, response)
     const etag = `"${getXetHash(entry)}"`
     const headers = { etag, 'content-type': 'application/octet-stream', 'x-cache': 'Miss from cloudfront' }
     await exchange.bytes(entry, faults, headers, {

@@ -48,14 +48,10 @@ export interface FaultScope {
   on?: RequestKind
   /** Only requests for files with this or a matching path. */
   path?: string | RegExp
-  /** Requests that pass before the fault applies. */
-  skip?: number
   /** Number of affected requests, all by default. */
   times?: number
   /** Only requests that ask for this byte of the file. */
   covering?: number
-  /** Only answers of the second listener (true) or of the hub itself (false). */
-  cdn?: boolean
 }
 
 export type Fault = FaultKind & FaultScope
@@ -69,14 +65,12 @@ export interface SetFault {
 export interface FaultedRequest {
   kind: RequestKind
   path: string | undefined
-  cdn: boolean
   /** First requested byte and the byte after the last. */
   range: [number, number] | undefined
 }
 
 const applies = (fault: Fault, request: FaultedRequest) =>
   (fault.on ?? 'bytes') === request.kind &&
-  (fault.cdn === undefined || fault.cdn === request.cdn) &&
   (fault.path === undefined ||
     (request.path !== undefined &&
       (typeof fault.path === 'string' ? fault.path === request.path : fault.path.test(request.path)))) &&
@@ -85,7 +79,7 @@ const applies = (fault: Fault, request: FaultedRequest) =>
 
 /** The faults that are set, and how often each still applies. */
 export class Faults {
-  #set: { fault: Fault; skip: number; left: number; record: SetFault }[] = []
+  #set: { fault: Fault; left: number; record: SetFault }[] = []
 
   add(asked: Fault): SetFault {
     const fault = asked.kind === 'wrong-byte' ? { covering: asked.at, ...asked } : asked
@@ -95,7 +89,7 @@ export class Faults {
         this.#set = this.#set.filter(other => other.record !== record)
       }
     }
-    this.#set.push({ fault, skip: fault.skip ?? 0, left: fault.times ?? Number.POSITIVE_INFINITY, record })
+    this.#set.push({ fault, left: fault.times ?? Number.POSITIVE_INFINITY, record })
     return record
   }
 
@@ -108,10 +102,6 @@ export class Faults {
     const struck: FaultKind[] = []
     for (const set of this.#set) {
       if (set.left <= 0 || !applies(set.fault, request)) continue
-      if (set.skip > 0) {
-        set.skip--
-        continue
-      }
       set.left--
       set.record.hits++
       struck.push(set.fault)

@@ -20,15 +20,7 @@ export interface HubEmulatorOptions {
   /** Entries on one page of a listing, 1,000 by default. */
   pageSize?: number
   bandwidth?: Bandwidth
-  /** Maximum concurrent answers with bytes on one listener. Further requests get 503. */
-  connectionLimit?: number
-  signedUrls?: Partial<SignedUrlRules>
   huggingFace?: Partial<HuggingFaceManners>
-  csgHub?: Partial<CsgHubManners>
-  modelScope?: Partial<ModelScopeManners>
-  /** Ports of both listeners, free ones by default. */
-  port?: number
-  cdnPort?: number
 }
 
 export interface HubEmulator {
@@ -47,15 +39,15 @@ export interface HubEmulator {
   huggingFace: HuggingFaceManners
   csgHub: CsgHubManners
   modelScope: ModelScopeManners
+  /** Maximum concurrent answers with bytes on one listener. Further requests get 503. */
   connectionLimit: number
-  pageSize: number
   /** Sets a fault. Several faults may apply to one request. */
   fault(fault: Fault): SetFault
   clearFaults(): void
   repository(name: string): Repository
   add(name: string, repository: EmulatedRepository): Repository
-  /** Commits other files to a repository. With `forget`, the previous commit is gone. */
-  change(name: string, files: Record<string, EmulatedFile>, forget?: boolean): void
+  /** Commits other files to a repository. */
+  change(name: string, files: Record<string, EmulatedFile>): void
   /** Stops listening and resets all connections. `url` stays the same. */
   goDown(): Promise<void>
   /** Listens again at the same addresses. */
@@ -89,21 +81,20 @@ export async function startHubEmulator(t: Pick<Test, 'teardown'>, options: HubEm
   const kind = options.hub ?? 'huggingface'
   const defaultBranch = kind === 'modelscope' ? 'master' : 'main'
   const signedUrls = new SignedUrls()
-  Object.assign(signedUrls.rules, options.signedUrls)
   const state: HubState = {
     repositories: new Map(),
     tokens: new Set(options.tokens),
     faults: new Faults(),
     traffic: new Traffic(),
     signedUrls,
-    connectionLimit: options.connectionLimit ?? Infinity,
+    connectionLimit: Infinity,
     pageSize: options.pageSize ?? 1000,
     url: ''
   }
   state.traffic.bandwidth = options.bandwidth ?? {}
   const huggingFace = { ...HUGGING_FACE_MANNERS, ...options.huggingFace }
-  const csgHub = { ...CSGHUB_MANNERS, ...options.csgHub }
-  const modelScope = { ...MODELSCOPE_MANNERS, ...options.modelScope }
+  const csgHub = { ...CSGHUB_MANNERS }
+  const modelScope = { ...MODELSCOPE_MANNERS }
   const add = (name: string, settings: EmulatedRepository) => {
     const repository = new Repository(name, settings, defaultBranch)
     state.repositories.set(name, repository)
@@ -133,7 +124,7 @@ export async function startHubEmulator(t: Pick<Test, 'teardown'>, options: HubEm
     }, false)
   )
   const cdn = createServer(answer(exchange => signedUrls.serve(exchange), true))
-  const ports = { hub: await listen(hub, options.port ?? 0), cdn: await listen(cdn, options.cdnPort ?? 0) }
+  const ports = { hub: await listen(hub, 0), cdn: await listen(cdn, 0) }
   state.url = `http://127.0.0.1:${ports.hub}`
   signedUrls.base = `http://127.0.0.1:${ports.cdn}`
   const close = async () => {
@@ -168,17 +159,11 @@ export async function startHubEmulator(t: Pick<Test, 'teardown'>, options: HubEm
     set connectionLimit(limit) {
       state.connectionLimit = limit
     },
-    get pageSize() {
-      return state.pageSize
-    },
-    set pageSize(size) {
-      state.pageSize = size
-    },
     fault: fault => state.faults.add(fault),
     clearFaults: () => state.faults.clear(),
     repository,
     add,
-    change: (name, files, forget) => repository(name).change(files, forget),
+    change: (name, files) => repository(name).change(files),
     goDown: close,
     async comeBack() {
       await listen(hub, ports.hub)

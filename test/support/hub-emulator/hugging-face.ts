@@ -16,8 +16,6 @@ export interface HuggingFaceManners {
   delivery: 'cdn' | 'direct'
   /** The answer to a name in another case: 404, a redirect to the right name, or the repository. */
   casing: 'strict' | 'redirect' | 'lenient'
-  /** Whether a refusal for an anonymous caller has an `X-Error-Code`. Usually it has none. */
-  anonymousErrorCode: boolean
   /** Repositories are found by any part of their name, in any case. */
   search: boolean
   /** Terms that were not accepted block the info as well as the files. */
@@ -35,7 +33,6 @@ export const HUGGING_FACE_MANNERS: HuggingFaceManners = {
   delivery: 'cdn',
   casing: 'strict',
   search: true,
-  anonymousErrorCode: false,
   gatedInfo: false,
   linkBase: undefined
 }
@@ -48,16 +45,12 @@ export async function serveHuggingFace(exchange: Exchange, manners: HuggingFaceM
   const { segments } = exchange
   if (exchange.isHead && !manners.heads) return exchange.text(405, 'Method Not Allowed')
   if (segments[0] === 'api' && segments[1] === 'models' && segments.length >= 4) {
-    const [, , owner, name, what, revision, ...rest] = segments
+    const [, , owner, name, what, revision] = segments
     const repository = await open(exchange, manners, `${owner}/${name}`, 'info')
     if (!repository) return
     if (what === undefined || what === '') return await info(exchange, manners, repository, undefined)
     if (what === 'revision' && revision && manners.revisions) return await info(exchange, manners, repository, revision)
-    if (what === 'refs') return await refs(exchange, repository)
-    if (what === 'tree' && revision) return await tree(exchange, manners, repository, revision, rest.join('/'))
-    if (what === 'xet-read-token') {
-      return exchange.json(200, { accessToken: 'xet_x', exp: 1_848_535_668, casUrl: 'https://cas-server.invalid' })
-    }
+    if (what === 'tree' && revision) return await tree(exchange, manners, repository, revision)
   }
   if (segments[0] === 'api' && segments[1] === 'models' && segments.length === 2 && manners.search) {
     return await search(exchange)
@@ -75,7 +68,7 @@ export async function serveHuggingFace(exchange: Exchange, manners: HuggingFaceM
 }
 
 async function search(exchange: Exchange): Promise<void> {
-  if (!(await exchange.begin('search', ''))) return
+  if (!(await exchange.begin('search'))) return
   const query = exchange.url.searchParams
   const author = query.get('author')?.toLowerCase()
   const limit = Number(query.get('limit') ?? 1000)
@@ -136,7 +129,6 @@ async function open(
   const allowed = bearer !== undefined && bearer === repository?.settings.token
   if (!repository || (repository.settings.private && !allowed)) {
     if (bearer) refuse(exchange, 404, 'RepoNotFound', 'Repository not found')
-    else if (manners.anonymousErrorCode) refuse(exchange, 401, 'RepoNotFound', 'Repository not found', BAD_LOGIN)
     else exchange.json(401, BAD_LOGIN, LIMITS)
     return undefined
   }
@@ -169,7 +161,7 @@ async function info(
   repository: Repository,
   revision: string | undefined
 ): Promise<void> {
-  if (!(await exchange.begin('info', repository.name))) return
+  if (!(await exchange.begin('info'))) return
   const commit = await commitAt(exchange, repository, revision)
   if (!commit) return
   const blobs = manners.blobs && ['true', '1'].includes(exchange.url.searchParams.get('blobs') ?? '')
@@ -179,53 +171,26 @@ async function info(
     ...(blobs && entry.lfs ? { lfs: { sha256: entry.sha256, size: entry.size, pointerSize: entry.pointerSize } } : {})
   }))
   const { name, settings } = repository
-  exchange.json(
-    200,
-    {
-      _id: '66f0c0ffee0000000000abcd',
-      id: name,
-      modelId: name,
-      author: name.split('/')[0],
-      ...(manners.revisions ? { sha: commit.id } : {}),
-      lastModified: '2026-01-02T03:04:05.000Z',
-      private: settings.private ?? false,
-      gated: settings.gated ?? false,
-      disabled: false,
-      tags: ['gguf'],
-      downloads: 3,
-      likes: 0,
-      siblings
-    },
-    LIMITS
-  )
-}
-
-async function refs(exchange: Exchange, repository: Repository): Promise<void> {
-  if (!(await exchange.begin('info', repository.name))) return
-  const branches = []
-  for (const name of repository.branches()) {
-    branches.push({ name, ref: `refs/heads/${name}`, targetCommit: (await repository.at(name))!.id })
-  }
-  exchange.json(200, { branches, tags: [], converts: [] }, LIMITS)
+  const { private: isPrivate = false, gated = false } = settings
+  const counts = { lastModified: '2026-01-02T03:04:05.000Z', downloads: 3, likes: 0, tags: ['gguf'], disabled: false }
+  const names = { _id: '66f0c0ffee0000000000abcd', id: name, modelId: name, author: name.split('/')[0] }
+  const sha = manners.revisions ? { sha: commit.id } : {}
+  exchange.json(200, { ...names, ...sha, ...counts, private: isPrivate, gated, siblings }, LIMITS)
 }
 
 async function tree(
   exchange: Exchange,
   manners: HuggingFaceManners,
   repository: Repository,
-  revision: string,
-  folder: string
+  revision: string
 ): Promise<void> {
   if (!manners.tree) return exchange.json(404, { error: 'Not found' }, LIMITS)
-  if (!(await exchange.begin('tree', repository.name))) return
+  if (!(await exchange.begin('tree'))) return
   const commit = await commitAt(exchange, repository, revision)
   if (!commit) return
   const query = exchange.url.searchParams
   const recursive = ['true', '1'].includes(query.get('recursive') ?? '')
-  const all = listing(commit.entries, folder, recursive)
-  if (folder !== '' && all.length === 0) {
-    return refuse(exchange, 404, 'EntryNotFound', `${folder} does not exist on "${revision}"`)
-  }
+  const all = listing(commit.entries, recursive)
   const from = Number(Buffer.from(query.get('cursor') ?? '', 'base64').toString() || 0)
   const to = from + exchange.state.pageSize
   const headers: Record<string, string> = { ...LIMITS, 'x-repo-commit': commit.id }
@@ -264,11 +229,11 @@ async function file(
     'x-linked-etag': `"${entry.lfs ? entry.sha256 : entry.blobId}"`
   }
   if (cached || manners.delivery === 'direct') {
-    const faults = await exchange.begin(exchange.isHead ? 'resolve' : 'bytes', repository.name, entry)
+    const faults = await exchange.begin(exchange.isHead ? 'resolve' : 'bytes', entry)
     if (faults) await direct(exchange, entry, faults, { ...headers, ...(entry.lfs ? linked : {}) })
     return
   }
-  if (!(await exchange.begin('resolve', repository.name, entry))) return
+  if (!(await exchange.begin('resolve', entry))) return
   if (!entry.lfs) {
     const encoded = path.split('/').map(encodeURIComponent).join('/')
     const asked = encodeURIComponent(exchange.url.pathname)
@@ -280,18 +245,12 @@ async function file(
   const rebuild = `<https://cas-server.invalid/v1/reconstructions/${hash}>; rel="xet-reconstruction-info"`
   const signed = exchange.state.signedUrls.sign(repository, entry, 'cdn')
   const location = manners.relative ? signed.slice(exchange.state.signedUrls.base.length) : signed
-  redirect(exchange, 302, location, {
-    ...headers,
-    ...linked,
-    'x-xet-hash': hash,
-    link: `${token}, ${rebuild}`
-  })
+  redirect(exchange, 302, location, { ...headers, ...linked, 'x-xet-hash': hash, link: `${token}, ${rebuild}` })
 }
 
 /** A redirect in the form of its framework: the length is that of this text, not of the file. */
 function redirect(exchange: Exchange, status: number, location: string, headers: Record<string, string>): void {
   const body = `${status === 302 ? 'Found' : 'Temporary Redirect'}. Redirecting to ${location}`.padEnd(913)
-  exchange.log.status = status
   exchange.response.writeHead(status, {
     ...headers,
     ...LIMITS,

@@ -29,25 +29,17 @@ export async function serveModelScope(exchange: Exchange, manners: ModelScopeMan
     const [, , , owner, name, what, more] = segments
     const repository = open(exchange, manners, `${owner}/${name}`)
     if (!repository) return
-    if (what === undefined) return await info(exchange, repository)
-    if (what === 'revisions') return await revisions(exchange, repository)
     if (what === 'repo' && more === 'files') return await files(exchange, manners, repository)
     if (what === 'repo' && more === undefined) {
       return await file(exchange, manners, repository, query.get('Revision'), query.get('FilePath') ?? '')
     }
   }
   if (segments.join('/') === 'openapi/v1/models') return await search(exchange)
-  if (segments[0] === 'models' && segments[3] === 'resolve' && segments.length >= 6) {
-    const [, owner, name, , revision, ...path] = segments
-    const repository = open(exchange, manners, `${owner}/${name}`)
-    if (repository) await file(exchange, manners, repository, revision!, path.join('/'))
-    return
-  }
   exchange.json(404, envelope(404, 'Not found'))
 }
 
 async function search(exchange: Exchange): Promise<void> {
-  if (!(await exchange.begin('search', ''))) return
+  if (!(await exchange.begin('search'))) return
   const query = exchange.url.searchParams
   const size = Number(query.get('page_size') ?? 10)
   if (size > 50) return exchange.json(400, { success: false, code: 'InvalidParameter', message: 'page_size' })
@@ -88,26 +80,14 @@ function open(exchange: Exchange, manners: ModelScopeManners, name: string): Rep
   return undefined
 }
 
-async function info(exchange: Exchange, repository: Repository): Promise<void> {
-  if (!(await exchange.begin('info', repository.name))) return
-  const [Path, Name] = repository.name.split('/')
-  exchange.json(200, envelope(200, '', { Id: 7, Name, Path, Revision: 'master', ModelType: ['text-generation'] }))
-}
-
-async function revisions(exchange: Exchange, repository: Repository): Promise<void> {
-  if (!(await exchange.begin('info', repository.name))) return
-  const Branches = repository.branches().map(Revision => ({ Revision, CreatedAt: 1_775_179_795 }))
-  exchange.json(200, envelope(200, '', { RevisionMap: { Branches, Tags: [] } }))
-}
-
 async function files(exchange: Exchange, manners: ModelScopeManners, repository: Repository): Promise<void> {
-  if (!(await exchange.begin('tree', repository.name))) return
+  if (!(await exchange.begin('tree'))) return
   const query = exchange.url.searchParams
   const commit = await repository.at(query.get('Revision') || undefined)
   if (!commit) return refuse(exchange, manners, 404, 'Revision not found.')
   // Only "True" with a capital T. Any other value lists the root alone.
   const recursive = query.get('Recursive') === 'True'
-  const Files = listing(commit.entries, query.get('Root') ?? '', recursive).map(({ path, size, entry }) => ({
+  const Files = listing(commit.entries, recursive).map(({ path, size, entry }) => ({
     Name: path.split('/').at(-1),
     Path: path,
     Type: entry ? 'blob' : 'tree',
@@ -136,7 +116,7 @@ async function file(
   const entry: Entry | undefined = commit?.entries.find(other => other.path === path)
   if (!entry) return refuse(exchange, manners, 404, 'File not found.')
   const redirects = manners.delivery === 'redirect' && entry.lfs
-  const faults = await exchange.begin(redirects || exchange.isHead ? 'resolve' : 'bytes', repository.name, entry)
+  const faults = await exchange.begin(redirects || exchange.isHead ? 'resolve' : 'bytes', entry)
   if (!faults) return
   if (redirects) {
     return exchange.text(302, '', { location: exchange.state.signedUrls.sign(repository, entry, 'store') })

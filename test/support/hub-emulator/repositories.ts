@@ -71,18 +71,10 @@ export class Repository {
     }
   }
 
-  /**
-   * Commits other files to a branch. The previous commit stays available unless `forget` is set, as after a rewritten
-   * history.
-   */
-  change(files: Record<string, EmulatedFile>, forget = false, branch = this.defaultBranch): void {
-    const before = this.#names.get(branch)
-    if (before && !forget) this.#past.push(before)
-    this.#names.set(branch, toCommit(this.name, files))
-  }
-
-  branches(): string[] {
-    return [...this.#names.keys()]
+  /** Commits other files to the default branch. The previous commit stays available. */
+  change(files: Record<string, EmulatedFile>): void {
+    this.#past.push(this.#names.get(this.defaultBranch)!)
+    this.#names.set(this.defaultBranch, toCommit(this.name, files))
   }
 
   /** @param revision a branch, a tag or a full commit id */
@@ -115,19 +107,13 @@ export function getFormats({ settings }: Repository): string[] {
   return ['gguf', 'safetensors'].filter(format => Object.keys(settings.files).some(path => path.endsWith(`.${format}`)))
 }
 
-/** The entries of one folder, or of all folders below it. Folders are `{path, size: 0}` without `entry`. */
-export function listing(
-  entries: Entry[],
-  folder: string,
-  recursive: boolean
-): { path: string; size: number; entry?: Entry }[] {
-  const prefix = folder === '' ? '' : `${folder.replace(/\/$/, '')}/`
+/** The entries of the root, or of all folders. Folders are `{path, size: 0}` without `entry`. */
+export function listing(entries: Entry[], recursive: boolean): { path: string; size: number; entry?: Entry }[] {
   const found = new Map<string, Entry | undefined>()
   for (const entry of entries) {
-    if (!entry.path.startsWith(prefix)) continue
-    const parts = entry.path.slice(prefix.length).split('/')
+    const parts = entry.path.split('/')
     for (let depth = 1; depth < parts.length; depth++) {
-      if (recursive || depth === 1) found.set(prefix + parts.slice(0, depth).join('/'), undefined)
+      if (recursive || depth === 1) found.set(parts.slice(0, depth).join('/'), undefined)
     }
     if (recursive || parts.length === 1) found.set(entry.path, entry)
   }

@@ -37,14 +37,13 @@ const find = <K extends FaultKind['kind']>(faults: FaultKind[], kind: K) =>
 
 /** Answers with a file's bytes or the requested range. */
 export async function serveBytes(request: IncomingMessage, response: ServerResponse, answer: ByteAnswer) {
-  const { entry, log, faults } = answer
+  const { entry, faults } = answer
   const { size } = entry
   const ifRange = request.headers['if-range']
   const ignored = find(faults, 'range-ignored') || (ifRange !== undefined && ifRange !== answer.etag)
   const range = ignored ? 'whole' : parseRange(request.headers.range, size)
   const headers: Record<string, string | number> = { 'accept-ranges': 'bytes', ...answer.headers }
   if (range === 'unsatisfiable' || find(faults, 'range-unsatisfiable')) {
-    log.status = 416
     response.writeHead(416, { ...headers, 'content-range': `bytes */${size}`, 'content-length': 0 }).end()
     return
   }
@@ -58,8 +57,7 @@ export async function serveBytes(request: IncomingMessage, response: ServerRespo
   const chunked = find(faults, 'short-chunked')
   if (!chunked) headers['content-length'] = end - start
   const with200 = answer.rangeWith200 || find(faults, 'range-with-200')
-  log.status = range === 'whole' || with200 ? 200 : 206
-  response.writeHead(log.status, headers)
+  response.writeHead(range === 'whole' || with200 ? 200 : 206, headers)
   if (request.method === 'HEAD') {
     response.end()
     return
@@ -102,7 +100,7 @@ async function sendBytes(
       bytes = Buffer.from(bytes)
       bytes[wrong - at]! ^= 0x01
     }
-    const wait = trickle ? (bytes.length / trickle) * 1000 : traffic.wait(request.socket, bytes.length)
+    const wait = trickle ? (bytes.length / trickle) * 1000 : traffic.wait(bytes.length)
     if (wait > 0) await sleep(wait)
     if (gone) return
     if (spend && !spend(bytes.length)) {
