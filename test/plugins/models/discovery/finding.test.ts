@@ -55,99 +55,32 @@ t.test('cache folders follow settings, environment and platform', async t => {
   t.same(await lmStudio(moved), ['/home/me/llm', standards[1]])
 })
 
-const DAMAGED = { fault: 'it is not JSON' }
-const parsed = (value: object) => (value === DAMAGED ? DAMAGED : { value })
+interface RepositoryCase {
+  files: Record<string, CacheFile['content']>
+  config?: object | 'damaged'
+  index?: object | 'damaged'
+  gives: (string | RegExp)[][]
+}
 
 t.test('a repository yields a model per quantization and its weights', async t => {
-  const plan = (
-    files: Record<string, CacheFile['content']>,
-    { config, index }: { config?: object; index?: object } = {}
-  ) =>
-    summary(
-      planRepository({
-        owner: 'o',
-        name: 'n',
-        folder: '/c',
-        files: Object.entries(files).map(([path, content]) => {
-          const why = content === 'foreign' ? 'It is a web page.' : undefined
-          return { path, content, source: `/blobs/${path}`, size: content === 'missing' ? 0 : 10, ...(why && { why }) }
-        }),
-        texts: { config: config && parsed(config), index: index && parsed(index) }
-      })
-    )
-  t.same(
-    plan({
-      'README.md': 'other',
-      'm-Q4_K_M.gguf': 'gguf',
-      'm-Q8_0.gguf': 'gguf',
-      'mmproj-m-F32.gguf': 'gguf',
-      'mmproj-m-F16.gguf': 'gguf',
-      'm.imatrix.gguf': 'gguf',
-      'mtp-m-Q4_0.gguf': 'gguf'
-    }),
-    [
-      ['o/n:Q4_K_M', 'm-Q4_K_M.gguf, projector mmproj-m-F16.gguf, draft mtp-m-Q4_0.gguf'],
-      ['o/n:Q8_0', 'm-Q8_0.gguf, projector mmproj-m-F16.gguf, draft mtp-m-Q4_0.gguf']
-    ],
-    'one model per quantization, with its projector and its draft model'
-  )
-  t.same(
-    plan({
-      'BF16/m-BF16-00001-of-00002.gguf': 'gguf',
-      'BF16/m-BF16-00002-of-00002.gguf': 'gguf',
-      'UD-Q2_K_XL/m-00001-of-00002.gguf': 'gguf',
-      'UD-Q2_K_XL/m-00002-of-00002.gguf': 'missing'
-    }),
-    [
-      ['o/n:BF16', 'm-BF16-00001-of-00002.gguf, m-BF16-00002-of-00002.gguf'],
-      [
-        'o/n:UD-Q2_K_XL',
-        'm-00001-of-00002.gguf, m-00002-of-00002.gguf',
-        '/blobs/UD-Q2_K_XL/m-00002-of-00002.gguf is missing: its download was not finished, or it was deleted. Download the model again.'
-      ]
-    ],
-    'shards in folders'
-  )
-  t.match(plan({ 'm-Q8_0-00002-of-00003.gguf': 'gguf' }), [
-    ['o/n:Q8_0', String, /m-Q8_0-00001-of-00003\.gguf, m-Q8_0-00003-of-00003\.gguf are missing/]
-  ])
-  t.match(plan({ 'm-Q8_0.gguf': 'foreign' }), [['o/n:Q8_0', String, /a web page/]])
-  t.match(plan({ 'm-Q8_0.gguf': 'other' }), [['o/n:Q8_0', String, /is not a GGUF file/]])
-  t.match(plan({ 'm-Q8_0.gguf': 'gguf', 'mmproj-F16.gguf': 'missing' }), [['o/n:Q8_0', String, /mmproj-F16.* missing/]])
-  t.match(plan({ 'm-Q6_K.gguf-split-a': 'gguf', 'm-Q6_K.gguf-split-b': 'other' }), [
-    ['o/n:Q6_K', 'm-Q6_K.gguf-split-a, m-Q6_K.gguf-split-b', /split into pieces/]
-  ])
-  t.same(plan({ 'x.gguf': 'gguf' }), [['o/n', 'x.gguf']], 'no label: the header has one')
-  t.same(
-    plan({ 'small-Q8_0.gguf': 'gguf', 'large-Q8_0.gguf': 'gguf' }),
-    [
-      ['o/n:small-Q8_0', 'small-Q8_0.gguf'],
-      ['o/n:large-Q8_0', 'large-Q8_0.gguf']
-    ],
-    'two models of one quantization'
-  )
-  t.same(plan({ 'tokenizer.json': 'other', 'pytorch_model.bin': 'other' }), [])
-
-  const whole = { 'config.json': 'other', 'model.safetensors': 'other', 'tokenizer.json': 'other' } as const
-  t.same(plan({ ...whole, 'LICENSE.txt': 'other', 'README.md': 'other' }, { config: {} }), [
-    ['o/n', 'model.safetensors, other config.json, other tokenizer.json']
-  ])
-  const index = { weight_map: { a: 'model-1.safetensors', b: 'model-2.safetensors' } }
-  for (const [files, texts, problem] of [
-    [whole, {}, /no config\.json/],
-    [{ 'adapter_model.safetensors': 'other', 'adapter_config.json': 'other' }, {}, /LoRA adapter/],
-    [whole, { config: DAMAGED }, /config\.json is damaged/],
-    [whole, { config: { quantization: { group_size: 64, bits: 4 } } }, /quantized for MLX/],
-    [whole, { config: {}, index: DAMAGED }, /index\.json is damaged/],
-    [whole, { config: {}, index: { weight_map: { a: '../x.safetensors' } } }, /index\.json is damaged/],
-    [{ ...whole, 'model-1.safetensors': 'other' }, { config: {}, index }, /model-2\.safetensors is missing/],
-    [{ ...whole, 'model.safetensors': 'foreign' }, { config: {} }, /a web page/],
-    [{ ...whole, 'config.json': 'unreadable' }, { config: {} }, /cannot read/],
-    [{ 'config.json': 'other', 'model.safetensors': 'other' }, { config: {} }, /no tokenizer/],
-    [{ ...whole, 'model.safetensors': 'missing' }, { config: {} }, /is missing/],
-    [{ 'config.json': 'other', 'consolidated.safetensors': 'other' }, { config: {} }, /no weights named/]
-  ] as [Record<string, CacheFile['content']>, object, RegExp][]) {
-    t.match(plan(files, texts)[0]?.[2], problem)
+  const parsed = (value: unknown) =>
+    value === 'damaged' ? { fault: 'it is not JSON' } : ((value && { value }) as { value: unknown } | undefined)
+  for (const { files, config, index, gives } of readCases<RepositoryCase[]>('discovery-cases.yaml', 'repositories')) {
+    const cached = Object.entries(files).map(([path, content]): CacheFile => {
+      const why = content === 'foreign' ? { why: 'It is a web page.' } : {}
+      return { path, content, source: `/blobs/${path}`, size: content === 'missing' ? 0 : 10, ...why }
+    })
+    const texts = { config: parsed(config), index: parsed(index) }
+    const found = summary(planRepository({ owner: 'o', name: 'n', folder: '/c', files: cached, texts }))
+    const title = JSON.stringify(files)
+    t.equal(found.length, gives.length, title)
+    for (const [row, cells] of gives.entries()) {
+      for (const [at, cell] of cells.entries()) {
+        if (typeof cell === 'string') t.equal(found[row]?.[at], cell, title)
+        else t.match(found[row]?.[at], cell, title)
+      }
+      t.equal(found[row]?.length, cells.length, title)
+    }
   }
 })
 
@@ -162,19 +95,17 @@ t.test("Ollama's manifests become models with their settings", async t => {
     layers: { kind: string; bytes: Buffer | string }[] | string,
     blobs: [string, CacheFile][] = [blob(gguf), blob('GGUF eyes')]
   ) => {
-    const texts = Array.isArray(layers) ? layers.map(({ bytes }) => [sha256(bytes), String(bytes)] as const) : []
-    const [host, namespace, model, tag] = reference.split('/')
-    const list = Array.isArray(layers)
-      ? layers.map(({ kind, bytes }) => {
-          const mediaType = `application/vnd.ollama.image.${kind}`
-          return { mediaType, digest: `sha256:${sha256(bytes)}`, size: bytes.length }
-        })
-      : []
-    const content = typeof layers === 'string' ? layers : { layers: list }
-    return planOllama(
-      { host: host!, namespace: namespace!, model: model!, tag: tag!, path: `/m/${reference}`, content },
-      { weights: new Map(blobs), texts: new Map(texts) }
-    )
+    const isList = Array.isArray(layers)
+    const texts = isList ? layers.map(({ bytes }) => [sha256(bytes), String(bytes)] as const) : []
+    const toLayer = ({ kind, bytes }: { kind: string; bytes: Buffer | string }) => ({
+      mediaType: `application/vnd.ollama.image.${kind}`,
+      digest: `sha256:${sha256(bytes)}`,
+      size: bytes.length
+    })
+    const [host, namespace, model, tag] = reference.split('/') as [string, string, string, string]
+    const content = isList ? { layers: layers.map(toLayer) } : layers
+    const manifest = { host, namespace, model, tag, path: `/m/${reference}`, content }
+    return planOllama(manifest, { weights: new Map(blobs), texts: new Map(texts) })
   }
   const model = { kind: 'model', bytes: gguf }
   const named = readCases<[reference: string, found: string, name: string][]>('discovery-cases.yaml', 'ollamaNames')
@@ -239,33 +170,12 @@ t.test("Ollama's manifests become models with their settings", async t => {
       claimedSha256: sha256('GGUF eyes')
     }
   ])
-  const reference = 'registry.ollama.ai/library/x/latest'
-  for (const [layers, blobs, problem] of [
-    [
-      [model, { kind: 'adapter', bytes: 'a' }],
-      undefined,
-      /LoRA adapter \(blobs\/sha256-[0-9a-f]{64}\).*models\.<name>\.lora/
-    ],
-    [
-      [
-        { kind: 'tensor', bytes: 'a' },
-        { kind: 'json', bytes: 'b' }
-      ],
-      undefined,
-      /Ollama's own format/
-    ],
-    [[{ kind: 'license', bytes: 'a' }], undefined, /no weights on this machine/],
-    [[model, { kind: 'model', bytes: 'GGUF 2' }], undefined, /2 files that only Ollama can combine/],
-    ['no JSON', undefined, /\/m\/registry\.ollama\.ai\/library\/x\/latest is damaged/],
-    ['null', undefined, /is damaged/],
-    ['{"layers":[{"mediaType":"m","digest":"sha256:../../x","size":1}]}', undefined, /is damaged/],
-    [[model], [], /is missing/],
-    [[model], [blob(gguf, { content: 'unreadable', why: 'EACCES' })], /cannot read \/blobs.* \(EACCES\)/],
-    [[model], [blob(gguf, { size: 5 })], /has 5 bytes instead of/],
-    [[model], [blob(gguf, { content: 'other' })], /is not a GGUF file/],
-    [[model, { kind: 'projector', bytes: 'GGUF eyes' }], [blob(gguf)], /is missing/]
-  ] as [string, [string, CacheFile][] | undefined, RegExp][]) {
-    t.match(plan(reference, layers, blobs).problem, problem)
+  type Problem = [layers: Record<string, string> | string, why: RegExp, facts?: Partial<CacheFile>]
+  for (const [given, why, facts] of readCases<Problem[]>('discovery-cases.yaml', 'ollamaProblems')) {
+    const layers =
+      typeof given === 'string' ? given : Object.entries(given).map(([kind, bytes]) => ({ kind: kind.trim(), bytes }))
+    const { problem } = plan('registry.ollama.ai/library/x/latest', layers, [blob('GGUF', facts)])
+    t.match(problem, why, JSON.stringify(given))
   }
 })
 
