@@ -75,43 +75,11 @@ t.test('metadata is read from GGUF files', t => {
     classifies: false,
     hasToken: false
   })
-  const metadata = ggufMetadata(
-    [
-      file({
-        'general.architecture': 'qwen3',
-        'qwen3.context_length': 40960,
-        'qwen3.embedding_length': 1024,
-        'qwen3.rope.freq_base': 1e6,
-        'some.nan': Number.NaN,
-        'some.flag': true,
-        'some.text': 'x'.repeat(2000),
-        'tokenizer.chat_template': '{{ tools }}',
-        'tokenizer.chat_template.tool_use': 'x',
-        'tokenizer.ggml.tokens': { length: 2 }
-      }),
-      file({}, 5)
-    ],
-    'Q8_0',
-    file({ 'general.architecture': 'clip', 'clip.has_vision_encoder': true })
-  )
-  t.same(metadata, {
-    architecture: 'qwen3',
-    contextLength: 40960,
-    embeddingLength: 1024,
-    parameters: 15,
-    quantization: 'Q8_0',
-    chatTemplate: '{{ tools }}',
-    capabilities: ['completion', 'tools', 'vision'],
-    info: {
-      'general.architecture': 'qwen3',
-      'qwen3.context_length': 40960,
-      'qwen3.embedding_length': 1024,
-      'qwen3.rope.freq_base': 1e6,
-      'some.nan': null,
-      'some.flag': true,
-      'general.parameter_count': 15
-    }
-  })
+  const { keys, metadata } = readCases<Record<'keys' | 'metadata', any>>('storage-cases.yaml', 'ggufMetadata')
+  const projector = file({ 'general.architecture': 'clip', 'clip.has_vision_encoder': true })
+  const shards = [file({ ...keys, 'some.text': 'x'.repeat(2000) }), file({}, 5)]
+  const expected = { ...metadata, info: { ...metadata.info, 'some.nan': null } }
+  t.same(ggufMetadata(shards, 'Q8_0', projector), expected)
   t.same(ggufMetadata([file({})], 'F16').capabilities, ['completion'], 'a file without information')
   const forTools = { 'tokenizer.chat_template': 'x', 'tokenizer.chat_template.tool_use': '{{ tools }}' }
   t.match(ggufMetadata([file(forTools)], 'F16'), { chatTemplate: 'x', capabilities: ['completion', 'tools'] })
@@ -134,52 +102,15 @@ t.test('metadata is read from SafeTensors folders', t => {
   ]
   const of = (config: object, more: object = {}) =>
     safetensorsMetadata({ config: { ...config }, isSentenceTransformer: false, ...more }, weights)
-  t.match(
-    of({
-      architectures: ['Gemma3ForConditionalGeneration'],
-      model_type: 'gemma3',
-      text_config: { max_position_embeddings: 131072, hidden_size: 2560 }
-    }),
-    {
-      architecture: 'gemma3',
-      contextLength: 131072,
-      embeddingLength: 2560,
-      parameters: 12,
-      quantization: 'BF16',
-      capabilities: ['completion'],
-      info: { 'gemma3.context_length': 131072, 'general.architecture': 'gemma3', 'general.parameter_count': 12 }
-    }
-  )
-  t.equal(of({ torch_dtype: 'float16' }).quantization, 'F16')
-  const templates = {
-    tokenizerConfig: {
-      chat_template: [
-        { name: 'rag', template: 'r' },
-        { name: 'default', template: '{{ tools }}' }
-      ]
-    }
+  type Case = [config: object, more: object, metadata: { capabilities?: string[] }]
+  for (const [config, more, expected] of readCases<Case[]>('storage-cases.yaml', 'safetensorsMetadata')) {
+    const metadata = of(config, more)
+    const title = JSON.stringify([config, more])
+    t.match(metadata, expected, title)
+    if (expected.capabilities) t.same(metadata.capabilities, expected.capabilities, title)
   }
-  t.match(of({ architectures: ['CohereForCausalLM'] }, templates), {
-    chatTemplate: '{{ tools }}',
-    capabilities: ['completion', 'tools']
-  })
-  t.equal(of({}, { ...templates, chatTemplate: 'file' }).chatTemplate, 'file')
-  templates.tokenizerConfig.chat_template.reverse()[0] = { name: 'tool_use', template: '{{ tools }}' }
-  t.same(of({}, templates).capabilities, ['completion', 'tools'])
-  t.same(of({ architectures: ['BertModel'] }).capabilities, ['embedding'])
-  t.same(of({ architectures: ['Qwen3ForCausalLM'] }, { isSentenceTransformer: true }).capabilities, ['embedding'])
-  t.same(of({ architectures: ['XLMRobertaForSequenceClassification'] }).capabilities, ['rerank'])
   const classes = readCases<[string, string[]][]>('storage-cases.yaml', 'classes')
   for (const [name, expected] of classes) t.same(of({ architectures: [name] }).capabilities, expected, name)
-  const feelings = { id2label: { 0: 'joy', 1: 'anger', 2: 'none' } }
-  t.same(of({ architectures: ['BertForSequenceClassification'], ...feelings }).capabilities, [])
-  const reranker = { readme: '---\n---\n# Qwen3-Reranker-0.6B\n' }
-  t.same(of({ architectures: ['Qwen3ForCausalLM'] }, reranker).capabilities, ['rerank'])
-  const pooling = {
-    isSentenceTransformer: true,
-    pooling: { pooling_mode_mean_tokens: false, pooling_mode_lasttoken: true }
-  }
-  t.equal(of({ model_type: 'qwen3' }, pooling).info['qwen3.pooling_type'], 3)
   t.end()
 })
 
@@ -206,45 +137,17 @@ t.test('GGUF files get their shards and projector', t => {
 })
 
 t.test('an import of a folder chooses a model', t => {
-  const sources = (names: string[], variant?: string, weights?: string[]) => {
+  type Case = [names: string[], outcome: string[] | RegExp, variant?: string, weights?: string[]]
+  for (const [names, outcome, variant, weights] of readCases<Case[]>('storage-cases.yaml', 'folderImports')) {
     const texts = {
       config: names.includes('config.json') ? { value: {} } : undefined,
       index: weights && { value: { weight_map: Object.fromEntries(weights.entries()) } }
     }
-    return toStoredFiles('/d', chooseModel('/d', names, texts, variant)).map(file => file.source.slice('/d/'.length))
+    const sources = () =>
+      toStoredFiles('/d', chooseModel('/d', names, texts, variant)).map(file => file.source.slice('/d/'.length))
+    if (outcome instanceof RegExp) t.throws(sources, failing('invalid_request', outcome), names.join())
+    else t.same(sources(), outcome, names.join())
   }
-  t.same(sources(['README.md', 'a.gguf', 'imatrix.gguf']), ['a.gguf'])
-  t.same(sources(['a-Q4_0.gguf', 'a-Q8_0.gguf'], 'q8_0'), ['a-Q8_0.gguf'])
-  t.throws(() => sources(['a-Q4_0.gguf', 'a-Q8_0.gguf']), failing('invalid_request', /a-Q4_0\.gguf, a-Q8_0\.gguf/))
-  t.throws(() => sources(['a-Q4_0.gguf', 'a-Q8_0.gguf'], 'Q5_0'), { message: /2 models/ })
-  t.throws(() => sources(['m-00002-of-00002.gguf']), { message: /m-00001-of-00002\.gguf is missing/ })
-  t.throws(() => sources(['README.md', 'pytorch_model.bin']), { message: /no model/ })
-
-  const whole = ['config.json', 'model.safetensors', 'tokenizer.json']
-  t.same(sources([...whole, 'chat_template.jinja', 'README.md', 'pytorch_model.bin', 'training_args.bin', 'a.gguf']), [
-    'model.safetensors',
-    'chat_template.jinja',
-    'config.json',
-    'tokenizer.json'
-  ])
-  t.same(sources([...whole, 'a-Q4_0.gguf'], 'Q4_0'), ['a-Q4_0.gguf'], 'the label selects the GGUF file')
-  t.same(sources([...whole, '1_Pooling/config.json', '1_Pooling/notes.txt']).at(0), 'model.safetensors')
-  t.ok(sources([...whole, '1_Pooling/config.json']).includes('1_Pooling/config.json'))
-  const parts = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors']
-  const rest = ['config.json', 'tokenizer.model']
-  t.same(sources([...parts, ...rest]).slice(0, 2), parts)
-  t.throws(() => sources([parts[0]!, ...rest]), { message: /model-00002-of-00002\.safetensors is missing/ })
-  t.same(sources([...parts, 'consolidated.safetensors', ...rest], undefined, parts).slice(0, 3), [
-    ...parts,
-    'config.json'
-  ])
-  t.throws(() => sources(['model.safetensors', ...rest], undefined, ['w.safetensors']), {
-    message: /w\.safetensors is missing/
-  })
-  t.throws(() => sources(['model.safetensors', 'tokenizer.json']), { message: /no config\.json/ })
-  t.throws(() => sources(['model.safetensors', 'config.json']), { message: /no tokenizer/ })
-  t.throws(() => sources(['adapter_model.safetensors', 'adapter_config.json']), { message: /LoRA/ })
-  t.throws(() => sources(['consolidated.safetensors', ...rest]), { message: /consolidated\.safetensors/ })
   t.end()
 })
 
@@ -295,25 +198,14 @@ t.test('manifests are read and changed', t => {
     ]
   )
 
-  const broken: [change: (manifest: any) => unknown, why: RegExp][] = [
-    [() => null, /object/],
-    [() => [], /object/],
-    [m => ({ ...m, version: 2 }), /newer corral/],
-    [m => ({ ...m, version: undefined }), /version/],
-    [m => ({ ...m, owner: '../x' }), /owner/],
-    [m => ({ ...m, default: 'Q2_K' }), /default/],
-    [m => ({ ...m, variants: [] }), /variants/],
-    [m => ({ ...m, variants: [{ ...m.variants[0], revision: '../../x' }] }), /revision/],
-    [m => ({ ...m, variants: [{ ...m.variants[0], files: [{ ...m.variants[0].files[0], path: '../x' }] }] }), /path/],
-    [m => ({ ...m, variants: [{ ...m.variants[0], files: [{ ...m.variants[0].files[0], path: '/x' }] }] }), /path/],
-    [
-      m => ({ ...m, variants: [{ ...m.variants[0], files: [{ ...m.variants[0].files[0], path: 'a/../../x' }] }] }),
-      /path/
-    ],
-    [m => ({ ...m, variants: [{ ...m.variants[0], files: [{ ...m.variants[0].files[0], path: 'a\\b' }] }] }), /path/],
-    [m => ({ ...m, variants: [{ ...m.variants[0], digest: 'x' }] }), /digest/]
-  ]
-  for (const [change, why] of broken) t.match(parseManifest(JSON.stringify(change(one))), { fault: why })
+  type Broken = [change: { variant?: object; file?: object }, why: RegExp]
+  for (const [{ variant, file, ...change }, why] of readCases<Broken[]>('storage-cases.yaml', 'brokenManifests')) {
+    const [first] = one.variants
+    const changed = { ...first, files: [{ ...first!.files[0], ...file }], ...variant }
+    const text = JSON.stringify({ ...one, variants: [changed], ...change })
+    t.match(parseManifest(text), { fault: why }, JSON.stringify(change))
+  }
+  for (const text of ['null', '[]']) t.match(parseManifest(text), { fault: /object/ })
   t.match(parseManifest('{"version":1,'), { fault: /not JSON/ })
   t.end()
 })
