@@ -65,17 +65,7 @@ t.test('projectors belong to models in their folder', t => {
 
 t.test('draft models that were made for a model are found by their names', t => {
   const model = 'gemma-4-12b-it-Q4_K_M.gguf'
-  const cases: [others: string[], draft: string | undefined][] = [
-    [['mtp-gemma-4-12b-it-Q8_0.gguf'], 'mtp-gemma-4-12b-it-Q8_0.gguf'],
-    [['mtp-gemma-4-12b-it-BF16.gguf', 'mtp-gemma-4-12b-it-Q8_0.gguf'], 'mtp-gemma-4-12b-it-Q8_0.gguf'],
-    [['MTP/gemma-4-12b-it-F16.gguf'], 'MTP/gemma-4-12b-it-F16.gguf'],
-    [['gemma-4-12b-it-eagle3-Q8_0.gguf', 'gemma-4-12b-it-Q8_0.gguf'], 'gemma-4-12b-it-eagle3-Q8_0.gguf'],
-    [['mtp-Q8_0.gguf'], 'mtp-Q8_0.gguf'],
-    [['mtp-gemma-4-27b-it-Q8_0.gguf', 'gemma-4-27b-it-Q4_K_M.gguf'], undefined],
-    [['gemma-4-12b-it-eagle3-Q8_0.gguf', 'gemma-4-12b-it-dflash-Q8_0.gguf'], undefined],
-    [['gemma-4-1b-it-draft-Q8_0.gguf'], undefined],
-    [[], undefined]
-  ]
+  const cases = readCases<[others: string[], draft: string | undefined][]>('model-names.yaml', 'drafts')
   for (const [others, draft] of cases) {
     t.equal(companionFinder('draft', [model, ...others])(model), draft, others.join(' '))
   }
@@ -89,20 +79,7 @@ t.test('stored file names are safe on every file system', t => {
 })
 
 t.test('quantizations are ranked by quality', t => {
-  const order = ['IQ1_S', 'UD-IQ1_S', 'Q2_K', 'IQ3_M', 'Q3_K_M', 'IQ4_XS', 'Q4_0', 'MXFP4', 'Q4_K_S', 'Q4_K_M']
-  order.push(
-    'Q4_K_M-F16',
-    'UD-Q4_K_M',
-    'Q4_K_XL',
-    'UD-Q4_K_XL',
-    'Q5_K_M',
-    'F16-Q6',
-    'Q6_K',
-    'Q8_0',
-    'Q8_K_P',
-    'F16',
-    'F32'
-  )
+  const order = readCases<string[]>('model-names.yaml', 'qualities')
   for (const [index, label] of order.entries()) {
     if (index > 0) t.ok(quality(label) > quality(order[index - 1]!), `${order[index - 1]} < ${label}`)
   }

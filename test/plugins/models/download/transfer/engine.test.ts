@@ -18,7 +18,7 @@ import {
   sha256,
   startByteServer
 } from '../../../../support/byte-server.ts'
-import { failing } from '../../../../support/failure.ts'
+import { failing, failure } from '../../../../support/failure.ts'
 
 const MiB = 1024 * 1024
 const content = sampleBytes(24 * MiB + 12_345)
@@ -87,19 +87,14 @@ async function setUp(t: Test, { fault, bytes = content, file, options, locate }:
   return { server, folder, target, run, runUntil, reports, log, located: () => located }
 }
 
-async function failure(promise: Promise<unknown>): Promise<CorralError> {
-  try {
-    await promise
-  } catch (error) {
-    if (error instanceof CorralError) return error
-    throw error
-  }
-  throw new Error('no error was thrown')
-}
+const WHOLE = { size: content.length, sha256: sha256(content) }
+/** Without the hub's facts. */
+const unknown = (...facts: (keyof TransferFile)[]) =>
+  Object.fromEntries(facts.map(fact => [fact, undefined])) as Partial<TransferFile>
 
 t.test('downloads a file over several connections and verifies it', async t => {
   const { server, target, run, reports } = await setUp(t, { fault: () => ({ rate: 8 * MiB }) })
-  t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+  t.strictSame(await run(), WHOLE)
   t.ok(readFileSync(target).equals(content))
   t.strictSame(readdirSync(join(target, '..')), ['file'], 'nothing else remains')
   // The server may still see a connection that was replaced.
@@ -117,16 +112,16 @@ t.test('downloads from servers and files of every kind', async t => {
     ['no ranges and no length', { fault: () => ({ ignoreRange: true, chunked: true }) }],
     ['no ranges, and the body ends with the connection', { fault: () => ({ ignoreRange: true, untilClose: true }) }],
     ['a chunked range', { fault: () => ({ chunked: true }) }],
-    ['a size that is not known before', { file: { size: undefined } as never }],
-    ['no digest', { file: { sha256: undefined } as never }],
+    ['a size that is not known before', { file: unknown('size') }],
+    ['no digest', { file: unknown('sha256') }],
     ['a git digest', { bytes: small, file: { sha256: undefined, gitSha1: gitSha1(small) } as never }],
     ['an empty file', { bytes: Buffer.alloc(0) }],
-    ['an empty file of unknown size', { bytes: Buffer.alloc(0), file: { size: undefined } as never }],
+    ['an empty file of unknown size', { bytes: Buffer.alloc(0), file: unknown('size') }],
     ['one byte', { bytes: Buffer.from('x') }],
     [
       'size and digest are reported with the location',
       {
-        file: { size: undefined, sha256: undefined } as never,
+        file: unknown('size', 'sha256'),
         locate: url => ({ url: `${url}/file`, headers: {}, size: content.length, sha256: sha256(content) })
       }
     ]
@@ -143,59 +138,38 @@ t.test('downloads from servers and files of every kind', async t => {
 })
 
 t.test('a transfer survives temporary faults', async t => {
-  /** Maximum bytes sent beyond the file's size. */
-  const cases: [what: string, given: Setup, most: number][] = [
-    ['connections break', { fault: ({ number }) => (number < 8 ? { cutAfter: 1_000_000 + number } : {}) }, 12 * MiB],
-    ['every connection breaks', { fault: () => ({ cutAfter: 3 * MiB }) }, 12 * MiB],
-    [
-      'connections break before the response',
-      { fault: ({ number }) => (number % 2 === 0 ? { cutAfter: 0 } : {}) },
-      12 * MiB
-    ],
-    [
-      'a connection stalls',
-      { options: { stallTimeout: 300 }, fault: ({ number }) => (number === 1 ? { stallAfter: 500_000 } : {}) },
-      12 * MiB
-    ],
-    [
-      '429 with Retry-After',
-      { fault: ({ number }) => (number === 1 ? { status: 429, headers: { 'retry-after': '1' } } : {}) },
-      12 * MiB
-    ],
-    ['503', { fault: ({ number }) => (number < 3 ? { status: 503 } : {}) }, 12 * MiB],
-    ['500', { fault: ({ number }) => (number < 3 ? { status: 500, body: 'oops' } : {}) }, 12 * MiB],
+  /** Faults of the first requests. */
+  const first = (count: number, fault: ByteFault) => (request: ByteRequest) => (request.number < count ? fault : {})
+  const elsewhere = { headers: { 'content-range': 'bytes 0-9/10', 'content-length': '10' }, body: '0123456789' }
+  const expired = { status: 403, body: 'Request has expired' }
+  /** Each with the maximum bytes that are sent beyond the file's size. */
+  const cases: [what: string, given: Setup, most?: number][] = [
+    ['connections break', { fault: request => first(8, { cutAfter: 1_000_000 + request.number })(request) }],
+    ['every connection breaks', { fault: () => ({ cutAfter: 3 * MiB }) }],
+    ['connections break before the response', { fault: ({ number }) => (number % 2 === 0 ? { cutAfter: 0 } : {}) }],
+    ['a connection stalls', { options: { stallTimeout: 300 }, fault: first(2, { stallAfter: 500_000 }) }],
+    ['429 with Retry-After', { fault: first(2, { status: 429, headers: { 'retry-after': '1' } }) }],
+    ['503', { fault: first(3, { status: 503 }) }],
+    ['500', { fault: first(3, { status: 500, body: 'oops' }) }],
     [
       'other bytes than requested',
-      {
-        fault: ({ number }) =>
-          number === 2
-            ? { status: 206, headers: { 'content-range': 'bytes 0-9/10', 'content-length': '10' }, body: '0123456789' }
-            : {}
-      },
+      { fault: ({ number }) => (number === 2 ? { status: 206, ...elsewhere } : {}) },
       3 * content.length
     ],
-    [
-      'a response compressed with gzip',
-      { fault: ({ number }) => (number === 0 ? { headers: { 'content-encoding': 'gzip' } } : {}) },
-      // Up to a whole request of the first size is in the sockets when the first response is refused.
-      16 * MiB
-    ],
+    // Up to a whole request of the first size is in the sockets when the first response is refused.
+    ['a response compressed with gzip', { fault: first(1, { headers: { 'content-encoding': 'gzip' } }) }, 16 * MiB],
     [
       'a location expires during the transfer',
       {
         locate: (url, times) => ({ url: `${url}/file?ticket=${times}`, headers: {} }),
-        fault: ({ query, number }) =>
-          query.get('ticket') === '1' && number > 1
-            ? { status: 403, body: 'Request has expired' }
-            : { cutAfter: 2 * MiB }
-      },
-      12 * MiB
+        fault: ({ query, number }) => (query.get('ticket') === '1' && number > 1 ? expired : { cutAfter: 2 * MiB })
+      }
     ]
   ]
-  for (const [what, given, most] of cases) {
+  for (const [what, given, most = 12 * MiB] of cases) {
     await t.test(what, async t => {
       const { server, target, run } = await setUp(t, given)
-      t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+      t.strictSame(await run(), WHOLE)
       t.ok(readFileSync(target).equals(content))
       const more = server.state.sent - content.length
       t.ok(more <= most, `${more} bytes more than the file`)
@@ -209,7 +183,7 @@ t.test('corrupt content is found and repaired', async t => {
       options: { connectionsPerFile: 1 },
       fault: ({ number }) => (number === 0 ? { flip: 1000 } : {})
     })
-    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.strictSame(await run(), WHOLE)
     const again = server.state.sent - content.length
     t.ok(again > 0 && again <= 8 * MiB, `${again} bytes were downloaded again`)
   })
@@ -224,24 +198,24 @@ t.test('corrupt content is found and repaired', async t => {
         return { flip }
       }
     })
-    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.strictSame(await run(), WHOLE)
     t.equal(wrong.size, 1)
     t.ok(server.state.sent <= 2 * content.length + 12 * MiB)
   })
 
   for (const [what, file] of [
     ['with a digest', {}],
-    ['without one', { sha256: undefined }]
+    ['without one', unknown('sha256')]
   ] as const) {
     await t.test(`new data changes on the disk: ${what}`, async t => {
-      const { server, target, run } = await setUp(t, { file: file as never, fault: () => ({ rate: 3 * MiB }) })
+      const { server, target, run } = await setUp(t, { file, fault: () => ({ rate: 3 * MiB }) })
       let damaged = 0
       const onProgress = (completed: number) => {
         if (completed < 8 * MiB || damaged++ > 0) return
         // The second request's first chunk, while the digest is still in the first request's range.
         writeSync(openSync(`${target}.part`, 'r+'), 'damage', 8 * MiB + 1000)
       }
-      t.strictSame(await run({ onProgress }), { size: content.length, sha256: sha256(content) })
+      t.strictSame(await run({ onProgress }), WHOLE)
       t.ok(damaged > 0)
       t.ok(readFileSync(target).equals(content))
       const again = server.state.sent - content.length
@@ -276,7 +250,7 @@ t.test('corrupt content is found and repaired', async t => {
     const other = sampleBytes(content.length, 9)
     let sent = 0
     const { target, run } = await setUp(t, {
-      file: { sha256: undefined } as never,
+      file: unknown('sha256'),
       fault: () =>
         sent++ === 0 ? { headers: { etag: '"a"' }, cutAfter: MiB } : { headers: { etag: '"b"' }, content: other }
     })
@@ -296,7 +270,7 @@ t.test('partial data is continued', async t => {
     server.state.fault = () => ({})
     const before = server.state.sent
     const there = await partialBytes(target)
-    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.strictSame(await run(), WHOLE)
     // Data in flight on a replaced connection counts as sent.
     const sent = server.state.sent - before
     t.ok(sent >= content.length - there && sent <= content.length - there + 6 * MiB, `${sent} bytes`)
@@ -313,7 +287,7 @@ t.test('partial data is continued', async t => {
     server.state.fault = () => ({})
     const before = server.state.sent
     const there = await partialBytes(target)
-    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.strictSame(await run(), WHOLE)
     t.equal(server.state.sent - before, content.length - there + MiB, 'one chunk')
   })
 
@@ -322,7 +296,7 @@ t.test('partial data is continued', async t => {
     await runUntil(8 * MiB)
     server.state.fault = () => ({})
     let before = server.state.sent
-    t.strictSame(await run({ identity: 'test@2' }), { size: content.length, sha256: sha256(content) })
+    t.strictSame(await run({ identity: 'test@2' }), WHOLE)
     t.ok(server.state.sent - before >= content.length, 'all of it is downloaded')
     for (const journal of ['', '{"version":1}', 'null', '[]']) {
       writeFileSync(target, 'not it')
@@ -330,7 +304,7 @@ t.test('partial data is continued', async t => {
       writeFileSync(`${target}.part.json`, journal)
       t.equal(await partialBytes(target), 0)
       before = server.state.sent
-      t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+      t.strictSame(await run(), WHOLE)
       t.ok(server.state.sent - before >= content.length, 'all of it is downloaded')
     }
     t.ok(readFileSync(target).equals(content))
@@ -341,7 +315,7 @@ t.test('partial data is continued', async t => {
     mkdirSync(join(target, '..'))
     writeFileSync(target, content)
     const { ino } = statSync(target)
-    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.strictSame(await run(), WHOLE)
     t.equal(server.requests.length, 0)
     t.equal(statSync(target).ino, ino)
     writeSync(openSync(target, 'r+'), 'damage', 1000)
@@ -376,7 +350,7 @@ t.test('failures are explained', async t => {
     [{ fault: () => ({ cutAfter: 0 }) }, 'hub_unreachable', /failed: the connection was closed before the end/],
     [{ options: { stallTimeout: 100 }, fault: () => ({ stallAfter: 0 }) }, 'hub_unreachable', /no data for 0\.1 s/],
     [
-      { file: { size: undefined } as never, fault: () => ({ ignoreRange: true, chunked: true }) },
+      { file: unknown('size'), fault: () => ({ ignoreRange: true, chunked: true }) },
       'hub_unreachable',
       /does not say how large the file is/
     ],
@@ -416,7 +390,7 @@ t.test('redirects are followed', async t => {
       locate: url => ({ url: `${url}/file`, headers: { Authorization: 'Bearer secret', 'X-Other': 'yes' } }),
       fault: () => ({ status: 302, headers: { location: `${other.url}/file?signed=1` } })
     })
-    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.strictSame(await run(), WHOLE)
     t.equal(server.requests.length, 1)
     t.equal(server.requests[0]!.headers.authorization, 'Bearer secret')
     t.ok(other.requests.every(({ headers }) => headers.authorization === undefined && headers['x-other'] === 'yes'))
@@ -426,7 +400,7 @@ t.test('redirects are followed', async t => {
       locate: url => ({ url: `${url}/old`, headers: { Authorization: 'Bearer secret' } }),
       fault: ({ path }) => (path === '/old' ? { status: 307, headers: { location: '/file' } } : {})
     })
-    t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
+    t.strictSame(await run(), WHOLE)
     t.ok(server.requests.every(({ headers }) => headers.authorization === 'Bearer secret'))
   })
   await t.test('a circular redirect fails', async t => {

@@ -166,35 +166,20 @@ t.test('a journal is written and parsed', async t => {
   t.equal(read.map.completed, MiB + 1007)
 
   const value = JSON.parse(text)
-  const damages: [string, object][] = [
-    ['version', { version: 2 }],
-    ['size', { size: 100 * MiB }],
-    ['negative', { size: -1 }],
-    ['chunk size', { chunkSize: 0 }],
-    ['checksums', { whole: value.whole.replace('deadbeef', 'deadbeez') }],
-    ['too few', { whole: value.whole.slice(8) }],
-    ['a partial chunk that is complete', { begun: [[0, 5, '00000000']] }],
-    ['a chunk that does not exist', { begun: [[6, 5, '00000000']] }],
-    ['too long', { begun: [[2, MiB, '00000000']] }],
-    ['not a list', { begun: { 2: 1 } }],
-    ['identity', { identity: 7 }]
-  ]
+  const damages = readCases<[what: string, damage: object][]>('transfer-cases.yaml', 'damagedJournals')
   for (const [what, damage] of damages) t.equal(parseJournal(JSON.stringify({ ...value, ...damage })), undefined, what)
+  for (const whole of [value.whole.replace('deadbeef', 'deadbeez'), value.whole.slice(8)]) {
+    t.equal(parseJournal(JSON.stringify({ ...value, whole })), undefined, 'wrong or missing checksums')
+  }
   for (const cut of [0, 1, 50, text.length - 1]) t.equal(parseJournal(text.slice(0, cut)), undefined)
 
   const { place: _, ...wanted } = subject
   t.ok(continues(subject, wanted))
   t.ok(continues(subject, { ...wanted, size: undefined }))
-  for (const other of [
-    { identity: 'x' },
-    { path: 'x' },
-    { size: 1 },
-    { sha256: 'cd' },
-    { sha256: undefined },
-    { gitSha1: 'x' }
-  ]) {
-    t.notOk(continues(subject, { ...wanted, ...other }), JSON.stringify(other))
+  for (const field of ['identity', 'path', 'size', 'sha256', 'gitSha1']) {
+    t.notOk(continues(subject, { ...wanted, [field]: 1 }), field)
   }
+  t.notOk(continues(subject, { ...wanted, sha256: undefined }))
 })
 
 t.test('refused connections lower the connection limit for a while', async t => {
