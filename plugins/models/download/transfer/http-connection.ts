@@ -265,7 +265,7 @@ class Connection {
 /** Limits the line with a chunk size, and the trailing headers. */
 const MAX_LINE_BYTES = 16 * 1024
 
-export class ChunkedBody {
+class ChunkedBody {
   #state: 'size' | 'data' | 'data-end' | 'trailer' | 'end' = 'size'
   #left = 0
   #line = ''
@@ -383,7 +383,7 @@ export async function fetchBytes(
 const isPage = (answer: Answer) => answer.kind === 'unusable' && answer.why === WEB_PAGE
 
 /** Removes the queries of addresses in a text, since they may contain signatures. */
-export const withoutQueries = (text: string): string => text.replace(/(https?:\/\/[^\s?"'<>#]+)\?[^\s"'<>]*/gi, '$1')
+const withoutQueries = (text: string): string => text.replace(/(https?:\/\/[^\s?"'<>#]+)\?[^\s"'<>]*/gi, '$1')
 
 /** Shorter than servers usually keep unused connections. */
 const IDLE_MS = 4000

@@ -51,7 +51,7 @@ function bodyFraming(status: number, headers: ReadonlyMap<string, string>): Resp
 }
 
 /** @returns `size`: undefined if the server does not know it */
-export function parseContentRange(value: string | undefined) {
+function parseContentRange(value: string | undefined) {
   const parts = /^bytes\s+(\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/i.exec(value?.trim() ?? '')
   if (!parts) return undefined
   const [first, last] = [Number(parts[1]), Number(parts[2])]

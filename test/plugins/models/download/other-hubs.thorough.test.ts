@@ -1,9 +1,9 @@
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import t from 'tap'
-import { CAPITAL_ANSWER, until } from '../../../support/corral.ts'
+import t, { type Test } from 'tap'
+import { CAPITAL_ANSWER, type Corral, until } from '../../../support/corral.ts'
 import type { EmulatedFile } from '../../../support/hub-emulator/contents.ts'
-import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
+import { type HubEmulator, startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import { noSmallDisk, smallDisk } from '../../../support/small-disk.ts'
 import {
   answer,
@@ -26,35 +26,52 @@ const { Q8_0, Q4_K_M } = quantizedModels()
 const TWO = { 'README.md': '# Tiny\n', 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M, 'Q2_K/tiny.txt': 'x' }
 const TOKEN = 'token-of-another-hub-1234567890'
 
-t.test('a model is pulled from CSGHub', async t => {
-  const hub = await startHubEmulator(t, {
-    hub: 'csghub',
-    repositories: { 'test/tiny-GGUF': { files: TWO }, 'test/private-GGUF': { files: TWO, private: true, token: TOKEN } }
-  })
-  const settings = `csghub:\n  endpoint: ${hub.url}\n`
-  const corral = await corralWithHub(t, { url: 'http://127.0.0.1:9' }, { config: settings })
-  const variants = { usual: {}, 'no digests in the info': { blobs: false }, 'bare ETags': { bareEtags: true } }
-  const usual = { ...hub.csgHub }
-  for (const [what, manners] of Object.entries(variants)) {
-    Object.assign(hub.csgHub, usual, manners)
-    const events = await corral.events('/api/pull', { model: 'csghub:test/tiny-GGUF:Q8_0' })
-    t.same(contractFaults(events, 'csghub:test/tiny-GGUF:Q8_0'), [], what)
+/** No hub but the one in the settings. */
+const NOWHERE = { url: 'http://127.0.0.1:9' }
+
+/** Pulls a model from a hub of each kind, and is refused a model that is unknown or private. */
+async function pullsFrom(
+  t: Test,
+  hub: HubEmulator,
+  prefix: 'csghub' | 'modelscope',
+  manners: object,
+  variants: Record<string, object>
+): Promise<Corral> {
+  const corral = await corralWithHub(t, NOWHERE, { config: `${prefix}:\n  endpoint: ${hub.url}\n` })
+  const model = `${prefix}:test/tiny-GGUF:Q8_0`
+  const usual = { ...manners }
+  for (const [what, changes] of Object.entries(variants)) {
+    Object.assign(manners, usual, changes)
+    const events = await corral.events('/api/pull', { model })
+    t.same(contractFaults(events, model), [], what)
+    t.ok(filesOf(events).includes('Q8_0/tiny-Q8_0.gguf'), 'from a folder')
     t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)], what)
     t.equal(await answer(corral, 'test/tiny-GGUF'), CAPITAL_ANSWER)
     await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
+    t.match(await refusal(corral, { model: `${prefix}:test/unknown` }), { status: 404, code: 'repo_not_found' }, what)
   }
-  Object.assign(hub.csgHub, usual)
-  t.match(await refusal(corral, { model: 'csghub:test/unknown' }), { status: 404, code: 'repo_not_found' })
-  const refused = await refusal(corral, { model: 'csghub:test/private-GGUF' })
-  t.match(refused, { code: /^(hub_forbidden|repo_not_found)$/, error: /CSGHUB_TOKEN|token/i })
+  Object.assign(manners, usual)
+  const refused = await refusal(corral, { model: `${prefix}:test/private-GGUF` })
+  t.match(refused, { code: /^(hub_forbidden|repo_not_found)$/, error: /token/i })
+  return corral
+}
 
+const REPOSITORIES = {
+  'test/tiny-GGUF': { files: { 'Q8_0/tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M, 'README.md': '#' } },
+  'test/private-GGUF': { files: TWO, private: true, token: TOKEN }
+}
+
+t.test('a model is pulled from CSGHub', async t => {
+  const hub = await startHubEmulator(t, { hub: 'csghub', repositories: REPOSITORIES })
+  const variants = { usual: {}, 'no digests in the info': { blobs: false }, 'bare ETags': { bareEtags: true } }
+  const corral = await pullsFrom(t, hub, 'csghub', hub.csgHub, variants)
   hub.fault({ kind: 'cut', after: 300_000, times: 2 })
   hub.signedUrls.lifeBytes = 700_000
   t.equal((await corral.events('/api/pull', { model: 'csghub:test/tiny-GGUF:Q8_0' })).at(-1).status, 'success')
   t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)])
 
-  const config = `${settings}  token: ${TOKEN}\n`
-  const known = await corralWithHub(t, { url: 'http://127.0.0.1:9' }, { config })
+  const settings = `csghub:\n  endpoint: ${hub.url}\n`
+  const known = await corralWithHub(t, NOWHERE, { config: `${settings}  token: ${TOKEN}\n` })
   t.equal((await known.events('/api/pull', { model: 'csghub:test/private-GGUF:Q8_0' })).at(-1).status, 'success')
   t.same(hub.cdn.leaks, [])
 
@@ -68,40 +85,19 @@ t.test('a model is pulled from CSGHub', async t => {
 })
 
 t.test('a model is pulled from ModelScope', async t => {
-  const hub = await startHubEmulator(t, {
-    hub: 'modelscope',
-    repositories: {
-      'test/tiny-GGUF': { files: { 'Q8_0/tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M, 'README.md': '#' } },
-      'test/private-GGUF': { files: TWO, private: true, token: TOKEN }
-    }
-  })
-  const settings = `modelscope:\n  endpoint: ${hub.url}\n`
-  const corral = await corralWithHub(t, { url: 'http://127.0.0.1:9' }, { config: settings })
-  const variants = {
+  const hub = await startHubEmulator(t, { hub: 'modelscope', repositories: REPOSITORIES })
+  const corral = await pullsFrom(t, hub, 'modelscope', hub.modelScope, {
     usual: {},
     redirects: { delivery: 'redirect' },
     'plain ranges, digests in lower case': { rangeWith200: false, upperCaseDigests: false },
     'refusals with 200': { refusal: 'success-false' }
-  } as const
-  const usual = { ...hub.modelScope }
-  for (const [what, manners] of Object.entries(variants)) {
-    Object.assign(hub.modelScope, usual, manners)
-    const events = await corral.events('/api/pull', { model: 'modelscope:test/tiny-GGUF:Q8_0' })
-    t.same(contractFaults(events, 'modelscope:test/tiny-GGUF:Q8_0'), [], what)
-    t.ok(filesOf(events).includes('Q8_0/tiny-Q8_0.gguf'), 'from a folder')
-    t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)], what)
-    await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
-    t.match(await refusal(corral, { model: 'modelscope:test/unknown' }), { status: 404, code: 'repo_not_found' }, what)
-  }
-  Object.assign(hub.modelScope, usual)
-  const refused = await refusal(corral, { model: 'modelscope:test/private-GGUF' })
-  t.match(refused, { code: /^(hub_forbidden|repo_not_found)$/, error: /token/i })
+  })
   t.match((await refusal(corral, { model: 'modelscope:test/tiny-GGUF@main' })).code, 'repo_not_found', 'only master')
 
   hub.fault({ kind: 'stall', after: 300_000, times: 1 })
   hub.fault({ kind: 'wrong-byte', at: 900_000, times: 1 })
-  const impatient = `downloads:\n  stall_timeout: 1s\n${settings}  token: ${TOKEN}\n`
-  const known = await corralWithHub(t, { url: 'http://127.0.0.1:9' }, { config: impatient })
+  const settings = `modelscope:\n  endpoint: ${hub.url}\n  token: ${TOKEN}\n`
+  const known = await corralWithHub(t, NOWHERE, { config: `downloads:\n  stall_timeout: 1s\n${settings}` })
   for (const login of ['either', 'cookie'] as const) {
     hub.modelScope.login = login
     hub.modelScope.delivery = login === 'cookie' ? 'redirect' : 'direct'
@@ -116,11 +112,8 @@ t.test('a model is pulled from a plain address', async t => {
     repositories: { 'test/tiny-GGUF': { files: { ...TWO, 'page-Q8_0.gguf': '<html></html>' } } },
     huggingFace: { delivery: 'direct' }
   })
-  const corral = await corralWithHub(
-    t,
-    { url: 'http://127.0.0.1:9' },
-    { config: 'downloads:\n  stall_timeout: 1s\n  private_addresses: [127.0.0.1]\n' }
-  )
+  const config = 'downloads:\n  stall_timeout: 1s\n  private_addresses: [127.0.0.1]\n'
+  const corral = await corralWithHub(t, NOWHERE, { config })
   const model = `${hub.url}/test/tiny-GGUF/resolve/main/tiny-Q8_0.gguf`
   hub.fault({ kind: 'cut', after: 700_000, times: 1 })
   const events = await corral.events('/api/pull', { model, as: 'me/from-address' })

@@ -329,10 +329,3 @@ t.test('the demo model is stored once', async t => {
     t.ok(lines.some(line => line.includes('corral/tiny-chat could not be stored')))
   })
 })
-
-t.test('the plugin passes the storage contract', t => {
-  t.match(storagePlugin, { name: 'storage', api: 1, offers: ['storage'] })
-  t.notOk(storagePlugin.optional)
-  t.match(storagePlugin.options.properties.demo_model, { default: true, description: /demo model/ })
-  t.end()
-})

@@ -185,7 +185,8 @@ t.test('HTTP responses are read however they are split', async t => {
   const early = 'HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n'
   const long = 'HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n012345678901234567890123456789'
   const chunked =
-    'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n14\r\n56789012345678901234\r\n5\r\n56789\r\n0\r\n\r\n'
+    'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;name=value\r\n01234\r\n14\r\n56789012345678901234\r\n' +
+    '5\r\n56789\r\n0\r\nTrailer: x\r\n\r\n'
   const close = 'HTTP/1.0 200 OK\r\n\r\n012345678901234567890123456789'
   for (const [answer, end] of [
     [long, false],
@@ -202,7 +203,10 @@ t.test('HTTP responses are read however they are split', async t => {
     ['HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n0123', 'cut'],
     ['HTTP/1.1 200 OK\r\nContent-Le', 'cut'],
     ['HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n', 'cut'],
-    ['HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n012345\r\n', 'protocol'],
+    ...['5\r\n012345\r\n', 'x\r\n', '\r\n', '1'.repeat(20_000)].map((body): [string, string] => [
+      `HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n${body}`,
+      'protocol'
+    ]),
     ['SSH-2.0-OpenSSH_9\r\n\r\n', 'protocol'],
     ['HTTP/1.1 101 Switching Protocols\r\n\r\n', 'protocol']
   ]

@@ -1,7 +1,6 @@
-import { execFileSync, fork } from 'node:child_process'
+import { fork } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmdirSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
@@ -180,51 +179,3 @@ t.test("memory use does not grow with the file's size", thorough, async t => {
   const many = await mostMemory(640 * MiB)
   t.ok(many - few < 32 * MiB, `${Math.round((many - few) / MiB)} MiB more for a file of ten times the size`)
 })
-
-t.test(
-  'a full disk is reported before or during the transfer',
-  { skip: canMount() ? false : 'mounting needs root on Linux' },
-  async t => {
-    const server = await startByteServer({ '/file': content })
-    t.teardown(() => server.close())
-    // This is not a folder of the test runner, which could not remove it if the test was killed.
-    const disk = mkdtempSync(join(tmpdir(), 'corral-full-disk-'))
-    const transfers = make(t)
-    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', disk])
-    try {
-      const both = transfers.run(request(server.url, disk, ['a', 'b']))
-      await t.rejects(
-        both,
-        { code: 'insufficient_storage', message: /free and .* are needed/ },
-        'found before the transfer'
-      )
-      t.equal(server.requests.length, 0)
-
-      const target = join(disk, 'a')
-      const files = [{ path: 'a', target, size: undefined, sha256: sha256(content) }]
-      const filler = join(disk, 'filler')
-      execFileSync('dd', ['if=/dev/zero', `of=${filler}`, 'bs=1M', 'count=14', 'status=none'])
-      const running = transfers.run(request(server.url, disk, [], { files }))
-      await t.rejects(
-        running,
-        { code: 'insufficient_storage', message: /downloaded data is kept/ },
-        'found during the transfer'
-      )
-      t.notOk(existsSync(target))
-      execFileSync('rm', [filler])
-      const there = await partialBytes(target)
-      const before = server.state.sent
-      const [done] = await transfers.run(request(server.url, disk, [], { files }))
-      t.strictSame(done, { size: content.length, sha256: sha256(content) })
-      t.ok(server.state.sent - before <= content.length - there + 6 * MiB)
-    } finally {
-      await transfers.close()
-      execFileSync('umount', ['-l', disk])
-      rmdirSync(disk)
-    }
-  }
-)
-
-function canMount(): boolean {
-  return process.platform === 'linux' && process.getuid?.() === 0
-}
