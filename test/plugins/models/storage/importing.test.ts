@@ -24,6 +24,13 @@ import { findFaults, name, openStore, tree } from './support.ts'
 
 const DEMO = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
+/** Opens a store in a folder, and imports from paths in this folder. */
+async function openBeside(dir: string) {
+  const { store } = await openStore(join(dir, 'models'))
+  const add = (path: string, as = 'a/b') => store.import({ path: join(dir, path), name: name(as) })
+  return { store, add }
+}
+
 t.test('a GGUF file is imported', async t => {
   const dir = t.testdir()
   const { store } = await openStore(join(dir, 'models'))
@@ -67,58 +74,51 @@ t.test('a GGUF file is imported', async t => {
 
 t.test('shards, projectors and links are imported', async t => {
   const dir = t.testdir({ shards: {}, vision: {}, cache: { blobs: {}, snapshot: {} } })
-  const { store } = await openStore(join(dir, 'models'))
-  const shard = (number: number) => join(dir, 'shards', `m-Q8_0-0000${number}-of-00003.gguf`)
+  const { add } = await openBeside(dir)
+  const shard = (number: number) => `shards/m-Q8_0-0000${number}-of-00003.gguf`
   for (const number of [1, 3]) {
-    writeGguf(shard(number), {
+    writeGguf(join(dir, shard(number)), {
       metadata: { 'split.count': 3, 'split.tensors.count': 3 },
       tensors: [{ name: `t${number}`, shape: [4, 4] }],
       seed: number
     })
   }
   const missing = failing('invalid_request', /m-Q8_0-00002-of-00003\.gguf is missing/)
-  await t.rejects(store.import({ path: shard(1), name: name('a/sharded') }), missing)
-  writeGguf(shard(2), { tensors: [{ name: 't2', shape: [4, 4] }], seed: 2 })
-  const sharded = await store.import({ path: shard(2), name: name('a/sharded') })
+  await t.rejects(add(shard(1), 'a/sharded'), missing)
+  writeGguf(join(dir, shard(2)), { tensors: [{ name: 't2', shape: [4, 4] }], seed: 2 })
+  const sharded = await add(shard(2), 'a/sharded')
   t.same(
     sharded.files.map(({ path, role }) => [path, role]),
     [1, 2, 3].map(number => [`m-Q8_0-0000${number}-of-00003.gguf`, 'model'])
   )
   t.equal(sharded.label, 'Q8_0')
   t.equal(sharded.metadata.parameters, 48)
-  writeGguf(shard(3), {
+  writeGguf(join(dir, shard(3)), {
     tensors: [
       { name: 'x', shape: [1] },
       { name: 'y', shape: [1] }
     ]
   })
-  await t.rejects(store.import({ path: shard(1), name: name('a/mixed') }), { message: /do not belong together/ })
+  await t.rejects(add(shard(1), 'a/mixed'), { message: /do not belong together/ })
   writeGguf(join(dir, 'shards', 'renamed.gguf'), { metadata: { 'split.count': 3 } })
-  await t.rejects(store.import({ path: join(dir, 'shards', 'renamed.gguf'), name: name('a/renamed') }), {
-    message: /one of 3 shards/
-  })
+  await t.rejects(add('shards/renamed.gguf', 'a/renamed'), { message: /one of 3 shards/ })
 
   writeGguf(join(dir, 'vision', 'see-Q4_K_M.gguf'))
   writeGguf(join(dir, 'vision', 'mmproj-see-F16.gguf'), {
     metadata: { 'general.architecture': 'clip', 'clip.has_vision_encoder': true }
   })
-  const vision = await store.import({ path: join(dir, 'vision'), name: name('a/see') })
+  const vision = await add('vision', 'a/see')
   t.match(vision.files, [
     { path: 'see-Q4_K_M.gguf', role: 'model' },
     { path: 'mmproj-see-F16.gguf', role: 'projector' }
   ])
   t.ok(vision.metadata.capabilities.includes('vision'))
-  await t.rejects(store.import({ path: join(dir, 'vision', 'mmproj-see-F16.gguf'), name: name('a/p') }), {
-    message: /is a projector/
-  })
+  await t.rejects(add('vision/mmproj-see-F16.gguf', 'a/p'), { message: /is a projector/ })
 
   // Hub caches store content under its digest, with named links beside it.
   writeGguf(join(dir, 'cache', 'blobs', 'abcdef'))
   symlinkSync('../blobs/abcdef', join(dir, 'cache', 'snapshot', 'linked-Q5_0.gguf'))
-  const linked = await store.import({
-    path: join(dir, 'cache', 'snapshot', 'linked-Q5_0.gguf'),
-    name: name('a/linked')
-  })
+  const linked = await add('cache/snapshot/linked-Q5_0.gguf', 'a/linked')
   t.match(linked, { label: 'Q5_0', files: [{ path: 'linked-Q5_0.gguf' }] })
   t.same(findFaults(linked), [])
   t.notOk(statSync(join(linked.directory, 'linked-Q5_0.gguf')).isSymbolicLink())
@@ -187,7 +187,7 @@ t.test('a SafeTensors folder is imported', async t => {
 
 t.test('a malformed SafeTensors header is refused without blocking other work', thorough, async t => {
   const dir = t.testdir({ 'config.json': '{}', 'tokenizer.json': '{}' })
-  const { store } = await openStore(join(dir, 'models'))
+  const { add } = await openBeside(dir)
   const header = (text: string, length: number | bigint = Buffer.byteLength(text)) =>
     Buffer.concat([u64(length), Buffer.from(text), Buffer.alloc(64)])
   const tensor = (fields: object) =>
@@ -216,24 +216,24 @@ t.test('a malformed SafeTensors header is refused without blocking other work', 
   t.teardown(() => clearInterval(timer))
   for (const [what, bytes, message] of cases) {
     writeFileSync(join(dir, 'model.safetensors'), bytes)
-    await t.rejects(store.import({ path: dir, name: name('a/b') }), { code: 'invalid_request', message }, what)
+    await t.rejects(add(''), { code: 'invalid_request', message }, what)
   }
   t.ok(turns >= 10, `${turns} turns`)
   writeFileSync(join(dir, 'model.safetensors'), safetensorsBytes())
   writeFileSync(join(dir, 'config.json'), '<html><title>Sign in</title>')
-  await t.rejects(store.import({ path: dir, name: name('a/b') }), { message: /config\.json/ })
+  await t.rejects(add(''), { message: /config\.json/ })
   writeFileSync(
     join(dir, 'config.json'),
     '{"max_position_embeddings": 512, "time_step_limit": [0.0, Infinity], "x": NaN}'
   )
   writeFileSync(join(dir, 'tokenizer_config.json'), '{"model_max_length": Infinity, "chat_template": "Infinity"}')
-  const { metadata } = await store.import({ path: dir, name: name('a/b') })
+  const { metadata } = await add('')
   t.match(metadata, { contextLength: 512, chatTemplate: 'Infinity' }, 'as Python writes it')
 })
 
 t.test('a complete GGUF file named like a shard is imported', async t => {
   const dir = t.testdir({ folder: {}, part: {} })
-  const { store } = await openStore(join(dir, 'models'))
+  const { add } = await openBeside(dir)
   const at = (path: string) => join(dir, path)
   writeGguf(at('folder/merged-00001-of-00013.gguf'))
   writeGguf(at('folder/merged-00002-of-00013.gguf'), { metadata: { 'split.count': 1 }, seed: 2 })
@@ -242,20 +242,20 @@ t.test('a complete GGUF file named like a shard is imported', async t => {
     ['folder/merged-00001-of-00013.gguf', 'a/one'],
     ['folder/merged-00002-of-00013.gguf', 'a/two']
   ] as const) {
-    const { files } = await store.import({ path: at(path), name: name(model) })
+    const { files } = await add(path, model)
     t.match(files, [{ path: 'merged.gguf', role: 'model' }], path)
   }
-  await t.rejects(store.import({ path: at('folder'), name: name('a/b') }), { message: /has 2 models/ })
+  await t.rejects(add('folder'), { message: /has 2 models/ })
   rmSync(at('folder/merged-00002-of-00013.gguf'))
-  t.match((await store.import({ path: at('folder'), name: name('a/b') })).files, [{ path: 'merged.gguf' }])
+  t.match((await add('folder')).files, [{ path: 'merged.gguf' }])
   for (const path of ['part', 'part/merged-00001-of-00013.gguf']) {
-    await t.rejects(store.import({ path: at(path), name: name('a/c') }), { message: /not complete: merged-00002-of-/ })
+    await t.rejects(add(path, 'a/c'), { message: /not complete: merged-00002-of-/ })
   }
 })
 
 t.test('invalid files are refused with the reason', async t => {
   const dir = t.testdir({ 'text.gguf': 'hello there', 'empty.gguf': '', 'short.gguf': 'GGUF', folder: {}, file: '' })
-  const { store } = await openStore(join(dir, 'models'))
+  const { store, add } = await openBeside(dir)
   const whole = ggufBytes({ metadata: { 'general.architecture': 'llama' }, tensors: [{ name: 'a', shape: [1000] }] })
   const write = (fileName: string, bytes: Buffer) => writeFileSync(join(dir, fileName), bytes)
   write('cut-data.gguf', whole.subarray(0, -32))
@@ -281,7 +281,7 @@ t.test('invalid files are refused with the reason', async t => {
 
   const table = readCases<[path: string, why: RegExp][]>('storage-cases.yaml', 'invalidFiles')
   for (const [path, why] of table) {
-    const error = await store.import({ path: join(dir, path), name: name('a/b') }).catch(error => error)
+    const error = await add(path).catch(error => error)
     t.match(error, { code: 'invalid_request', param: 'path' }, path)
     t.match(error.message, why)
     t.match(error.message, dir, 'the path is named')
