@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import type { ConvertedModel } from '../../../core/contracts/conversion.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
-import { isSystemError } from '../../../core/errors.ts'
+import { whenMissing } from '../../../core/errors.ts'
 import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 
@@ -90,12 +90,7 @@ export async function publish(variant: StoredVariant, folder: string, record: Om
 
 export async function removeConverted(variant: StoredVariant, dtype: string): Promise<void> {
   const aside = join(root(variant), unfinishedName())
-  try {
-    await rename(join(root(variant), dtype), aside)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return
-    throw error
-  }
+  await rename(join(root(variant), dtype), aside).catch(whenMissing)
   await discard(aside)
 }
 

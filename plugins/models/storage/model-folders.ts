@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto'
-import { type FileHandle, lstat, mkdir, open, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises'
+import { lstat, mkdir, open, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
-import { CorralError, isSystemError } from '../../../core/errors.ts'
+import { CorralError, isSystemError, whenMissing } from '../../../core/errors.ts'
 import type { ModelName } from '../../../core/models/model-name.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { writeJsonFile } from '../../../core/system/json-file.ts'
@@ -96,18 +96,12 @@ export async function removeEmptyFolders(model: string): Promise<void> {
 /** Makes a change in a folder survive a power failure, on systems that can open folders. */
 export async function syncFolder(folder: string): Promise<void> {
   if (process.platform === 'win32') return
-  let handle: FileHandle
+  // If the user deleted it, there is nothing to sync.
+  const handle = await open(folder, 'r').catch(whenMissing)
   try {
-    handle = await open(folder, 'r')
-  } catch (error) {
-    // The user deleted it, so there is nothing to sync.
-    if (isSystemError(error, 'ENOENT')) return
-    throw error
-  }
-  try {
-    await handle.sync()
+    await handle?.sync()
   } finally {
-    await handle.close()
+    await handle?.close()
   }
 }
 

@@ -4,7 +4,7 @@ import type { PlannedDownload, PullPlan } from '../../../../core/contracts/downl
 import type { HubRepository } from '../../../../core/contracts/hubs.ts'
 import type { Origin } from '../../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
-import { isSystemError } from '../../../../core/errors.ts'
+import { whenMissing } from '../../../../core/errors.ts'
 import { isWhole } from '../../../../core/models/stored-variant.ts'
 import { hashFile } from '../transfer/digests.ts'
 import { partialBytes, removePartial } from '../transfer/part-file.ts'
@@ -41,12 +41,8 @@ export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'fi
   const completed: number[] = []
   for (const file of files) {
     const target = fileTarget(folder, file)
-    try {
-      completed.push((await stat(target)).size)
-    } catch (error) {
-      if (!isSystemError(error, 'ENOENT')) throw error
-      completed.push(await partialBytes(target))
-    }
+    const found = await stat(target).catch(whenMissing)
+    completed.push(found?.size ?? (await partialBytes(target)))
   }
   return completed
 }
@@ -84,19 +80,10 @@ async function hasFile({ directory, files, origin }: StoredVariant, file: Planne
   const isSameOrigin = origin.kind === 'hub' && origin.from === from.from
   // The content of a revision never changes.
   if (isSameOrigin && origin.revision === from.revision) return true
-  return gitSha1
-    ? (await gitDigest(join(directory, stored.path), stored.size)) === gitSha1
-    : isSameOrigin && size !== undefined
-}
-
-/** Returns git's SHA-1 of a file. Computed each time, since only small files lack a SHA-256. */
-async function gitDigest(path: string, size: number): Promise<string | undefined> {
-  try {
-    return (await hashFile(path, size, true)).gitSha1
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
-    throw error
-  }
+  if (!gitSha1) return isSameOrigin && size !== undefined
+  // Computed each time, since only small files lack a SHA-256.
+  const digests = await hashFile(join(directory, stored.path), stored.size, true).catch(whenMissing)
+  return digests?.gitSha1 === gitSha1
 }
 
 /** Returns the files of a plan that variants already have, with their absolute paths there. */

@@ -3,7 +3,7 @@ import { access, open, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
-import { isSystemError } from '../../../../core/errors.ts'
+import { whenMissing } from '../../../../core/errors.ts'
 import { isObject, parseAnyJson } from '../../../../core/system/json-object.ts'
 import { ChunkMap, type Span } from './chunk-map.ts'
 
@@ -72,13 +72,11 @@ export const continues = (subject: JournalSubject, wanted: WantedSubject): boole
 
 /** Reads the journal of a partial file. Returns undefined if there is nothing to continue. */
 async function loadJournal(target: string): Promise<ReturnType<typeof parseJournal>> {
-  try {
+  const read = async () => {
     await access(partPath(target))
     return parseJournal(await readFile(journalPath(target), 'utf8'))
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return undefined
-    throw error
   }
+  return await read().catch(whenMissing)
 }
 
 async function removeJournal(target: string): Promise<void> {

@@ -1,6 +1,6 @@
 import { stat } from 'node:fs/promises'
 import { basename } from 'node:path'
-import { CorralError, isSystemError } from '../../../../core/errors.ts'
+import { CorralError, whenMissing } from '../../../../core/errors.ts'
 import type { ChunkMap } from './chunk-map.ts'
 import { type DigestReply, type Digests, type FileDigest, hashFile, type WrittenChunks } from './digests.ts'
 import type { TransferFile, TransferredFile } from './transfers.ts'
@@ -181,10 +181,7 @@ function compareDigests(
 
 /** Verifies an existing target. Returns undefined if there is none, or its content is wrong. */
 export async function checkTarget(file: TransferFile, signal: AbortSignal): Promise<TransferredFile | undefined> {
-  const found = await stat(file.target).catch(error => {
-    if (isSystemError(error, 'ENOENT')) return undefined
-    throw error
-  })
+  const found = await stat(file.target).catch(whenMissing)
   const isKnown = (file.size ?? file.sha256 ?? file.gitSha1) !== undefined
   if (!found?.isFile() || !isKnown || (file.size ?? found.size) !== found.size) return undefined
   const { sha256, gitSha1 } = await hashFile(file.target, found.size, file.gitSha1 !== undefined, signal)
