@@ -23,7 +23,6 @@ const ALIASES: Record<string, string> = { q3_k: 'q3_k_m', q4_k: 'q4_k_m', q5_k: 
 /** Types so coarse that llama-quantize requires an importance matrix. */
 const NEEDS_IMATRIX = ['iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq2_m', 'iq3_xxs', 'iq3_xs', 'q2_k_s']
 
-/** The values of `dtype`, common ones first. */
 export const DTYPES: readonly string[] = [...Object.keys(DIRECT), ...Object.keys(QUANTIZED)]
 const BITS = new Map(Object.entries({ ...DIRECT, ...QUANTIZED }))
 

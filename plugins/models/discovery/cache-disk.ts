@@ -30,7 +30,6 @@ export class CacheDisk {
     return entries?.sort((a, b) => (a.name < b.name ? -1 : 1))
   }
 
-  /** Returns the names of a folder's subfolders, links to folders included. */
   async subfolders(folder: string): Promise<string[]> {
     const names: string[] = []
     for (const entry of (await this.entries(folder)) ?? []) {
@@ -54,7 +53,6 @@ export class CacheDisk {
     return paths
   }
 
-  /** Returns a small file's text, or undefined if it is missing or unreadable. */
   async text(path: string): Promise<string | undefined> {
     return await this.#reading(path, async () => {
       const file = await openRegularFile(await this.#locate(path))

@@ -88,7 +88,6 @@ export async function lmStudioFolders({ home }: HostEnvironment, read: ReadText)
   return distinct(folders, home)
 }
 
-/** Returns each folder once, absolute, with `~` expanded. */
 const distinct = (folders: string[], home: string): string[] => [
   ...new Set(folders.map(folder => resolve(folder.replace(/^~(?=$|[\\/])/, () => home))))
 ]

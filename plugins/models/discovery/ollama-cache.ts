@@ -69,7 +69,6 @@ const ManifestSchema = Type.Object({
 
 const LAYER = 'application/vnd.ollama.image.'
 const WEIGHTS = new Set(['model', 'projector'])
-/** Layers with a model's settings, and their display names. */
 const SETTINGS = new Map([
   ['system', 'system message'],
   ['params', 'parameters'],

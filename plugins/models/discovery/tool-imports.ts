@@ -10,7 +10,6 @@ import { CacheDisk, type Candidate, validName, withoutDuplicates } from './cache
 
 export interface Tool {
   name: string
-  /** The setting of this plugin with the cache's location. */
   setting: string
   folders(disk: CacheDisk): Promise<string[]>
   /** Returns the models in one of these folders, none if the folder does not exist. */

@@ -337,7 +337,6 @@ const KINDS = new Map<string, RefusalKind>(
   } as const)
 )
 
-/** Reads the code in CSGHub's reply. */
 function csghubKind(text: string): RefusalKind | undefined {
   const [code, area = ''] = /\b((?:AUTH|SYS|GIT|MIRROR|REQ)-ERR)-\d+/.exec(text) ?? []
   return code === undefined ? undefined : (KINDS.get(code) ?? KINDS.get(area))
@@ -368,5 +367,4 @@ export function refusalKind(response: HubResponse, isFile: boolean): RefusalKind
   return 'server-error'
 }
 
-/** Returns whether a response with a temporary status is in fact final. */
 export const isFinalRefusal = (response: HubResponse): boolean => csghubKind(response.text) !== undefined

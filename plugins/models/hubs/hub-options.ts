@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { type Static, type TObject, Type } from 'typebox'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
-import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
+import { CorralError, errorMessage, whenMissing } from '../../../core/errors.ts'
 import { definePlugin, type PluginContext, type PluginDefinition } from '../../../core/plugins/plugin.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { createEndpoints, createHubFetch, type Headers, type HubFetch } from './hub-fetch.ts'
@@ -21,7 +21,6 @@ export const connectionOptions = {
   connect_timeout: Timeout({ default: '10s', description: 'How long to wait for a connection' })
 }
 
-/** Settings for a hub's address and token, with these descriptions. */
 export function serverOptions(endpoint: string, token: string) {
   return {
     endpoint: Type.String({ default: '', ...ADDRESS, needsTrust: true, description: endpoint }),
@@ -71,7 +70,6 @@ interface PublicHub {
   /** Its own hosts, which get the token. */
   hosts: readonly string[]
   tokens: TokenSources
-  /** Returns headers to send in addition to the usual token header. */
   moreHeaders?(token: string): Headers
 }
 
@@ -144,18 +142,17 @@ export async function findToken(
   const variable = variables.find(name => env[name]?.trim())
   if (variable) return checkToken(env[variable]!.trim(), variable)
   if (file === undefined) return undefined
-  try {
-    const token = (await readFile(file, 'utf8')).trim()
-    return token ? checkToken(token, file) : undefined
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
-    if (error instanceof CorralError) throw error
-    throw new CorralError(
-      'hub_forbidden',
-      `The token in ${file} cannot be read (${errorMessage(error)}). Make it readable, or set the token in config.yaml.`,
-      { cause: error }
-    )
-  }
+  const text = await readFile(file, 'utf8')
+    .catch(whenMissing)
+    .catch(cause => {
+      throw new CorralError(
+        'hub_forbidden',
+        `The token in ${file} cannot be read (${errorMessage(cause)}). Make it readable, or set the token in config.yaml.`,
+        { cause }
+      )
+    })
+  const token = text?.trim()
+  return token ? checkToken(token, file) : undefined
 }
 
 function checkToken(token: string, where: string): string {

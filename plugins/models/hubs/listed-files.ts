@@ -11,7 +11,6 @@ export const encodePath = (path: string): string => path.split('/').map(encodeUR
 /** Maximum files of a repository in which corral looks for a model. */
 const MAX_FILES = 100_000
 
-/** @throws CorralError `unsupported_capability` if the listing has too many files */
 export function requireFewFiles(count: number, title: string, id: string): void {
   if (count <= MAX_FILES) return
   throw new CorralError(
@@ -59,7 +58,6 @@ export function fingerprint(files: readonly HubFile[]): string {
   return `listing-${createHash('sha256').update(lines.join('\n')).digest('hex').slice(0, 40)}`
 }
 
-/** Returns whether a revision is a fingerprint. The hub does not know fingerprints. */
 export const isFingerprint = (revision: string): boolean => revision.startsWith('listing-')
 
 /** Parses an ETag, with or without quotes. */

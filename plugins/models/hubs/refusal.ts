@@ -7,12 +7,10 @@ import { isWebPage, pageTitle } from '../../../core/system/web-page.ts'
 import { type HubResponse, shownAddress } from './hub-fetch.ts'
 import REFUSALS from './refusals.json' with { type: 'json' }
 
-/** The requested object of a hub, and its names in messages. */
 export interface Subject {
   /** For example `Hugging Face`, with its address if that is not the usual one. */
   title: string
   id: string
-  /** The repository's web page. */
   page?: string
   revision?: string | undefined
   /** The default branch, if it is not `main`. */

@@ -23,7 +23,6 @@ const MAX_SHARDS = 500
 const MAX_SECRETS = 1000
 
 interface Secrets {
-  /** Headers for the host of an address. */
   credentials: Headers | undefined
   /** The query if it contains a secret, otherwise empty. */
   secretQuery: string

@@ -65,7 +65,6 @@ const ManifestSchema = Type.Object({
   version: Type.Literal(MANIFEST_VERSION),
   owner: Segment,
   name: Segment,
-  /** Label of the default variant. */
   default: Segment,
   /** Oldest first. */
   variants: Type.Array(VariantSchema, { minItems: 1 })

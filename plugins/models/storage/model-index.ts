@@ -83,7 +83,6 @@ export class ModelIndex {
     return this.#list
   }
 
-  /** Returns the SafeTensors variants of all models, unordered. */
   safetensors(): StoredVariant[] {
     const variants: StoredVariant[] = []
     for (const [key, { manifest }] of this.#entries) if (hasSafetensors(manifest)) variants.push(...this.variants(key))

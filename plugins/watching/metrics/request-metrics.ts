@@ -25,7 +25,6 @@ interface Kind {
   model: string
   key: string
   status: number
-  /** Error code of failed requests. */
   code: string
 }
 

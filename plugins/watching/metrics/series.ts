@@ -70,12 +70,10 @@ export const seriesHistogram = (registry: Registry, name: string, help: string, 
     }
   })
 
-/** Label for all names beyond the limits. */
 const OTHER = 'other'
 
 /** Maximum number of models with their own label: each has hundreds of series. */
 const MAX_MODELS = 100
-/** Maximum number of pairs of model and key with their own label. */
 const MAX_PAIRS = 1000
 
 /**

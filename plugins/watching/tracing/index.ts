@@ -54,7 +54,6 @@ export default definePlugin({
   }
 })
 
-/** Returns the command that installs OpenTelemetry's packages where corral finds them. */
 function installCommand(): string {
   const { peerDependencies } = JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8'))
   const packages = Object.entries(peerDependencies).map(([name, version]) => `${name}@${version}`)

@@ -59,7 +59,6 @@ export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: Tr
     ]
   })
   const tracer = provider.getTracer('corral', version)
-  /** The callers' spans of traced requests. */
   const parents = new WeakMap<RequestRecord, TraceParent | undefined>()
 
   app.addHook('onRequest', (request, _reply, done) => {
@@ -107,7 +106,6 @@ export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: Tr
   })
 
   return {
-    /** Sends the remaining spans, within a short time limit. */
     async close(): Promise<void> {
       await Promise.race([provider.shutdown().catch(() => {}), sleep(CLOSE_GRACE_MS, undefined, { ref: false })])
     }

@@ -7,7 +7,6 @@ import { describesSafetensors } from '../../../../core/models/safetensors-layout
 export interface Wanted {
   /** A label, a file's path or name with or without `.gguf`, or a folder. */
   variant?: string | undefined
-  /** Exact path of a file, from an address. */
   file?: string | undefined
 }
 

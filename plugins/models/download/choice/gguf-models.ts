@@ -27,7 +27,6 @@ export interface GgufModels {
   candidates: GgufCandidate[]
   /** Incomplete sets of shards with the missing files. An empty file is listed as missing itself. */
   incomplete: { path: string; label: string | undefined; missing: string[] }[]
-  /** Projectors that could not be assigned to a model. */
   looseProjectors: string[]
   roles: Map<string, FileRole>
 }

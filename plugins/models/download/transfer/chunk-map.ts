@@ -42,7 +42,6 @@ export class ChunkMap {
     return this.completed === this.size
   }
 
-  /** Adds bytes to a chunk, with the CRC-32 of all its bytes so far. */
   add(chunk: number, bytes: number, crc: number): void {
     this.have[chunk]! += bytes
     this.crc[chunk] = crc

@@ -32,7 +32,6 @@ interface Fetch {
   writer: PartWriter | undefined
   controller: AbortController
   startedAt: number
-  /** When the first bytes of the file arrived. */
   answeredAt: number
   bytes: number
   /** Bytes when the requests were last compared. */
@@ -126,7 +125,6 @@ export class FileTransfer {
     return this.#part !== undefined && !this.fetched
   }
 
-  /** Downloads and verifies the file. @throws CorralError, the signal's reason */
   async run(): Promise<TransferredFile> {
     const abort = () => this.#fail(this.#signal.reason)
     try {

@@ -63,7 +63,6 @@ class Connection {
   #timers: NodeJS.Timeout[] = []
   exchanges = 0
   idleTimer: NodeJS.Timeout | undefined
-  /** Part of the response to the current exchange has arrived. */
   answered = false
   closed = false
 
@@ -262,7 +261,6 @@ class Connection {
   }
 }
 
-/** Limits the line with a chunk size, and the trailing headers. */
 const MAX_LINE_BYTES = 16 * 1024
 
 class ChunkedBody {

@@ -59,7 +59,6 @@ function parseContentRange(value: string | undefined) {
   return last < first || last >= (size ?? Number.POSITIVE_INFINITY) ? undefined : { first, last, size }
 }
 
-/** The meaning of a response to a request for bytes from `start` on. */
 export type Answer =
   /** The bytes from `start` up to `end` (exclusive) follow. */
   | { kind: 'range'; end: number; size: number | undefined }

@@ -91,7 +91,6 @@ const MAX_REFUSALS = 2
 const PROGRESS_BYTES = 1024 * 1024
 const MAX_RETRY_AFTER_S = 15 * 60
 
-/** Decides whether and when a file's next request may be made. */
 export class Retries {
   readonly #firstDelay: number
   readonly #significant: number

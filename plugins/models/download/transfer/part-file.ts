@@ -104,8 +104,8 @@ export class PartFile {
   readonly #subject: WantedSubject
   #saving: Promise<void> = Promise.resolve()
   #saved = ''
-  /** The running flush, and the completed bytes when it started. */
   #flushing: Promise<void> | undefined
+  /** The completed bytes when the last flush started. */
   #flushed = 0
   #closed = false
 
@@ -170,7 +170,6 @@ export class PartFile {
     await this.#flushing
   }
 
-  /** Closes the descriptor when nothing uses it any longer. */
   async #release(): Promise<void> {
     await this.#saving.catch(() => {})
     try {

@@ -17,7 +17,6 @@ export interface Mismatch {
 
 interface VerificationEvents {
   onVerified(sha256: string): void
-  /** Chunks were dropped and must be downloaded again. */
   onMissing(): void
   /** The digest is wrong. One of the events below follows. */
   onWrong(): void
@@ -35,7 +34,6 @@ interface VerificationEvents {
  * differs from before.
  */
 export class Verification {
-  /** The digests that the file must have, if the hub reports them. */
   readonly expected: Pick<TransferFile, 'sha256' | 'gitSha1'>
   /** Whether the server supports ranges, so that single chunks can be downloaded again. */
   partial = true
@@ -164,7 +162,6 @@ export class Verification {
   }
 }
 
-/** Returns how digests differ from the expected ones, or undefined if they match. */
 function compareDigests(
   expected: Pick<TransferFile, 'sha256' | 'gitSha1'>,
   sha256: string,
