@@ -38,6 +38,24 @@ t.test('settings of a model in config.yaml reach its engine', async t => {
   t.equal(words[words.indexOf('--spec-draft-n-max') + 1], '4')
   t.ok(environment(pid!).includes('GGML_MARK=of this model'))
 
+  const asked = { ...QUESTION, model: DEMO, temperature: 0 }
+  const story = corral.events('/v1/chat/completions', { ...asked, max_tokens: 200, ignore_eos: true, stream: true })
+  const exact = { ...asked, logprobs: true, top_logprobs: 2 }
+  const said = await Promise.all([1, 2].map(() => corral.json('/v1/chat/completions', exact)))
+  for (const { status, body } of said) {
+    t.equal(status, 200, 'log probabilities are answered after a load without guessing')
+    t.equal(body.choices[0].message.content, CAPITAL_ANSWER)
+    t.equal(body.usage.completion_tokens, body.choices[0].logprobs.content.length)
+    t.ok(body.choices[0].logprobs.content.every((token: any) => token.top_logprobs.length === 2))
+    t.notOk(body.timings.draft_n)
+  }
+  t.match((await story).at(-2), { choices: [{ finish_reason: 'length' }] }, 'the answer in progress was finished')
+  const [exactPid] = corral.enginePids()
+  t.not(exactPid, pid)
+  t.notOk(commandLine(exactPid!).some(word => /^(--spec-type|--model-draft)$/.test(word)))
+  await corral.json('/v1/chat/completions', asked)
+  t.same(corral.enginePids(), [exactPid], 'the engine stays for other requests')
+
   const remove = await corral.json('/api/delete', { model: 'my/helper' }, { method: 'DELETE' })
   t.match(remove, { status: 404, body: { code: 'model_not_found', error: /another name of "corral\/tiny-chat"/ } })
   t.equal((await corral.json('/api/show', { model: 'my/helper' })).status, 200)
