@@ -9,6 +9,8 @@ import type { SavedState } from './saved-state.ts'
 const MIN_PROMPT_BYTES = 256
 /** Milliseconds after an answer until its state is saved, unless conversations are competing for slots. */
 const IDLE_BEFORE_SAVE = 5000
+/** Bytes of a prompt that are worth a slower next turn, so that the end of corral cannot lose them. */
+const MUCH_UNSAVED = 4096
 /** Milliseconds for which conversations that have displaced each other count as competing. */
 const COMPETING_FOR = 600_000
 /** Milliseconds after which a conversation is half as likely to return. */
@@ -39,14 +41,15 @@ export function isWorthSaving(slot: {
  * it only when its slot is needed.
  * @param exact whether saving rolls the slot back to the end of its prompt, which makes its next turn slower
  * @param sinceDisplaced milliseconds since a conversation last displaced another one in this engine
+ * @param unsaved bytes of the prompt that no saved state has
  */
-export function getSaveDelay(exact: boolean, sinceDisplaced: number): number | undefined {
+export function getSaveDelay(exact: boolean, sinceDisplaced: number, unsaved: number): number | undefined {
   if (sinceDisplaced < COMPETING_FOR) return 0
-  return exact ? undefined : IDLE_BEFORE_SAVE
+  return exact && unsaved < MUCH_UNSAVED ? undefined : IDLE_BEFORE_SAVE
 }
 
 /** The value of a state's bytes: the time to compute it again × the probability of its return ÷ its size. */
-function getValue({ tokens, pace = 1, usedAt, bytes }: SavedState, now: number): number {
+function getValue({ tokens, usedAt, bytes }: SavedState, pace: number, now: number): number {
   return (tokens * pace * 2 ** ((usedAt - now) / HALF_LIFE)) / bytes
 }
 
@@ -60,7 +63,13 @@ export function chooseEvicted<Entry extends { state: SavedState }>(
   for (const { state } of entries) totals.set(state.owner, (totals.get(state.owner) ?? 0) + state.bytes)
   const share = budget / totals.size
   const evicted: Entry[] = []
-  const left = [...entries].sort((a, b) => getValue(a.state, now) - getValue(b.state, now))
+  // The latest pace of a model counts for all its states: differences between them only show how busy the machine was.
+  const latest = new Map<string, SavedState>()
+  for (const { state } of entries) {
+    if (state.usedAt >= (latest.get(state.key)?.usedAt ?? 0)) latest.set(state.key, state)
+  }
+  const value = ({ state }: Entry) => getValue(state, latest.get(state.key)?.pace ?? 1, now)
+  const left = [...entries].sort((a, b) => value(a) - value(b))
   for (let freed = 0; freed < bytes && left.length > 0; ) {
     const found = left.findIndex(({ state }) => totals.get(state.owner)! > share)
     const [entry] = left.splice(Math.max(0, found), 1)

@@ -310,10 +310,11 @@ t.test('decides what is saved, and when', t => {
   t.notOk(isWorthSaving({ ...whole, owner: undefined }), 'nobody knows whose it is')
   t.notOk(isWorthSaving({ ...whole, trail: { length: 100 } }), 'it is short')
 
-  t.equal(getSaveDelay(false, 1000), 0, 'at once while conversations compete')
-  t.equal(getSaveDelay(true, 1000), 0)
-  t.equal(getSaveDelay(false, Number.POSITIVE_INFINITY), 5000)
-  t.equal(getSaveDelay(true, Number.POSITIVE_INFINITY), undefined, 'it would make the next turn slower')
+  t.equal(getSaveDelay(false, 1000, 100), 0, 'at once while conversations compete')
+  t.equal(getSaveDelay(true, 1000, 100), 0)
+  t.equal(getSaveDelay(false, Number.POSITIVE_INFINITY, 100), 5000)
+  t.equal(getSaveDelay(true, Number.POSITIVE_INFINITY, 100), undefined, 'it would make the next turn slower')
+  t.equal(getSaveDelay(true, Number.POSITIVE_INFINITY, 5000), 5000, 'but a kill must not lose a long prompt')
 
   t.equal(getMemoryBudget(undefined, 1000), 250)
   t.equal(getMemoryBudget(100, 1000), 100)
@@ -336,9 +337,14 @@ t.test('evicts the least valuable states of owners above their share', t => {
   t.same(evict([recent, old], 15, 'a', 10), ['old', 'new'])
   t.same(evict([make('large', 'a', 80, 0), make('small', 'a', 8, 0)], 5, 'a', 80), ['large'], 'bytes per token count')
   t.same(
-    evict([make('slow', 'a', 10, 1, { pace: 9 }), make('fast', 'a', 10, 0, { pace: 1 })], 5, 'a', 10),
+    evict([make('slow', 'a', 10, 1, { pace: 9, key: 'x' }), make('fast', 'a', 10, 0, { pace: 1 })], 5, 'a', 10),
     ['fast'],
     'so does the time to process it again'
+  )
+  t.same(
+    evict([make('busy', 'a', 10, 1, { pace: 9 }), make('idle', 'a', 10, 0, { pace: 1 })], 5, 'a', 10),
+    ['busy'],
+    'but not how busy the machine was when a state of the same model was saved'
   )
   const others = [make('b', 'b', 40, 9), make('a1', 'a', 30, 3), make('a2', 'a', 30, 1)]
   t.same(evict(others, 20), ['a1'], "an owner above its share evicts its own, even if another's is older")
