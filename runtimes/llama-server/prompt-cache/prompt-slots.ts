@@ -321,8 +321,11 @@ export class PromptSlots {
   }
 
   #saveLater(slot: Slot): void {
+    const { owner, trail } = slot
     if (!this.#states || !this.#isWorthSaving(slot)) return
-    const delay = getSaveDelay(this.#states.exact, performance.now() - this.#displacedAt)
+    const earlier = this.#states.find(owner!).filter(state => continues(trail!, state.trail))
+    const unsaved = trail!.length - Math.max(0, ...earlier.map(state => state.trail.length))
+    const delay = getSaveDelay(this.#states.exact, performance.now() - this.#displacedAt, unsaved)
     if (delay === undefined) return
     clearTimeout(slot.timer)
     slot.timer = setTimeout(() => {

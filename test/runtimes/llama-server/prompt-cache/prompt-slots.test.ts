@@ -1,3 +1,4 @@
+import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import type { Delta, EngineFields } from '../../../../core/contracts/engines.ts'
 import { PromptSlots, type SlotStates } from '../../../../runtimes/llama-server/prompt-cache/prompt-slots.ts'
@@ -250,6 +251,26 @@ t.test('the request of a state that has no way back is kept for its save', async
   use.end()
   await ask(slots, 'b', said(long('second')))
   t.same(done, ['miss', 'save a in 0 after /v1/chat/completions', 'miss'])
+})
+
+t.test('what is new of a conversation decides whether a state that has no way back is saved when idle', async t => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  const slots = new PromptSlots(1)
+  const { states, done } = fakeStates({ exact: true })
+  slots.attach(states)
+  const book = `${long('first')}${long('more')}`
+  for (const [turns, isSaved] of [
+    [[book], true],
+    [[book, 'Yes.', 'And?'], false],
+    [[book, 'Yes.', `And? ${book}`], true]
+  ] as const) {
+    done.length = 0
+    await ask(slots, 'a', said(...turns))
+    mock.timers.tick(6000)
+    await new Promise(setImmediate)
+    t.equal(done.includes('save a in 0'), isSaved, turns.at(-1)!.slice(0, 9))
+  }
 })
 
 // ---- with llama-server -----------------------------------------------------------------------------------------------
