@@ -12,6 +12,12 @@ const INSTRUCTIONS = `Write a summary of this conversation. The summary will rep
 Do not continue the work and do not call tools. Write only the summary, between <summary> and </summary>.`
 
 const MAX_SUMMARY_TOKENS = 4096
+/** Share of the context that a conversation may fill. The rest is for the summary and its instructions. */
+const COMPACTION_SHARE = 0.8
+
+/** Tokens above which a conversation is shortened. @param window tokens that the context can have */
+export const compactionLimit = (wanted: number | null | undefined, window: number) =>
+  Math.min(wanted ?? window, Math.floor(window * COMPACTION_SHARE))
 
 /** Fields of a request that concern its answer, but not a summary. */
 const OF_ANSWER = ['stop', 'response_format', 'continue_final_message', 'add_generation_prompt', 'logprobs', 'n']

@@ -78,6 +78,11 @@ export class ContextGrowth {
     this.options = guessStep(body, limits)
   }
 
+  /** Maximum tokens of the context. */
+  get most(): number {
+    return this.#limits.most
+  }
+
   /** Whether a larger context could help against this error. */
   canGrow(error: unknown): boolean {
     const { n_prompt_tokens: tokens, n_ctx: size } = isFull(error) ? (error.details ?? {}) : {}

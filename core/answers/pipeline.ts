@@ -30,6 +30,8 @@ import { withReadableMedia } from './readable-media.ts'
 export interface Preparation {
   /** The engine's request, within its limits and after the hooks. */
   body: EngineFields
+  /** Tokens that the context can have, even if it must grow first. */
+  window: number
   /** Counts the tokens of a prompt. Undefined if the engine cannot count. */
   count(body: EngineFields): Promise<number | undefined>
   /** Asks the engine for something else first. Limits, usage and cancellation are those of the request. */
@@ -170,6 +172,7 @@ function preparation(deps: AnswerDependencies, lease: Lease, prepared: Prepared,
   const { tokens } = reply.request.record
   return {
     body: prepared.question.body!,
+    window: prepared.question.growth?.most ?? lease.engine.contextSize,
     async count(body) {
       try {
         return await withReadableMedia(lease, body, async each => await lease.engine.countTokens?.(each, lease))

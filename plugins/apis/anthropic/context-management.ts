@@ -1,7 +1,10 @@
 import { createHash } from 'node:crypto'
-import { compacted, type Summary, summarize } from '../../../core/answers/conversation-summary.ts'
+import type { FastifyBaseLogger } from 'fastify'
+import { Type } from 'typebox'
+import { compacted, compactionLimit, type Summary, summarize } from '../../../core/answers/conversation-summary.ts'
 import type { Preparation } from '../../../core/answers/pipeline.ts'
 import type { EngineFields } from '../../../core/contracts/engines.ts'
+import { readJsonFileSync, writeJsonFile } from '../../../core/system/json-file.ts'
 import { summaryText } from './history.ts'
 import type { CountRequest, Edit } from './schemas.ts'
 
@@ -38,18 +41,42 @@ const CLEARED = '[This result was removed to save space.]'
 const MAX_TEMPLATE_TOKENS = 2000
 const MAX_STEPS = 1000
 
+const Hashes = Type.Array(Type.String({ maxLength: 100 }), { maxItems: MAX_STEPS })
+
 /** Remembers how far conversations were cleared, by hashes of their messages up to the last cleared result. */
 export class ClearedSteps {
-  readonly #hashes = new Set<string>()
+  readonly #hashes: Set<string>
+  readonly #file: string | undefined
+  readonly #log: Pick<FastifyBaseLogger, 'warn'> | undefined
+  #saved = Promise.resolve()
+
+  /** @param file remembers them across restarts. A file that cannot be read is replaced */
+  constructor(file?: string, log?: Pick<FastifyBaseLogger, 'warn'>) {
+    const { value = [], fault } = (file && readJsonFileSync(file, Hashes)) || {}
+    if (fault) log?.warn({ file }, `Cleared conversations are cleared again, because of their file: ${fault}`)
+    this.#hashes = new Set(value)
+    this.#file = file
+    this.#log = log
+  }
 
   has(hash: string): boolean {
     return this.#hashes.has(hash)
   }
 
   add(hash: string): void {
-    this.#hashes.delete(hash)
+    const isNew = !this.#hashes.delete(hash)
     this.#hashes.add(hash)
     if (this.#hashes.size > MAX_STEPS) this.#hashes.delete(this.#hashes.values().next().value!)
+    const file = this.#file
+    if (!isNew || file === undefined) return
+    this.#saved = this.#saved
+      .then(() => writeJsonFile(file, [...this.#hashes], { mode: 0o600, fsync: false }))
+      .catch(error => this.#log?.warn({ err: error }, 'How far conversations were cleared could not be stored.'))
+  }
+
+  /** Resolves when everything is stored. */
+  async close(): Promise<void> {
+    await this.#saved
   }
 }
 
@@ -62,14 +89,13 @@ function mayReach(tokens: number, { messages, tools }: EngineFields): boolean {
 export async function clearContext(
   body: EngineFields,
   edits: readonly Edit[],
-  model: string,
-  steps: ClearedSteps,
+  setting: Setting,
   count: Count
 ): Promise<EditedContext> {
   let context: EditedContext = { body, applied: [] }
   for (const edit of edits) {
     if (edit.type === CLEAR_THINKING) context = await clearThinking(context, edit, count)
-    else if (edit.type === CLEAR_TOOL_USES) context = await clearToolUses(context, edit, model, steps, count)
+    else if (edit.type === CLEAR_TOOL_USES) context = await clearToolUses(context, edit, setting, count)
   }
   return context
 }
@@ -107,16 +133,16 @@ function withoutThinking(messages: readonly Message[], kept: number): { messages
 async function clearToolUses(
   context: EditedContext,
   edit: Edit,
-  model: string,
-  steps: ClearedSteps,
+  { model, steps, window }: Setting,
   count: Count
 ): Promise<EditedContext> {
   const { body, applied } = context
-  const { value: limit, type: unit } = edit.trigger ?? { value: MAX_UNCLEARED_TOKENS, type: 'input_tokens' }
+  const { value, type: unit } = edit.trigger ?? { value: MAX_UNCLEARED_TOKENS, type: 'input_tokens' }
   const messages = body.messages as Message[]
   const uses = toolUses(messages, new Set(edit.exclude_tools ?? []))
   const most = Math.max(0, uses.length - (keptIn(edit.keep) ?? KEPT_TOOL_USES))
   const inTokens = unit !== 'tool_uses'
+  const limit = inTokens ? compactionLimit(value, window) : value
   if (most === 0 || (inTokens ? !mayReach(limit, body) : uses.length <= limit)) return context
   const clearFirst = (number: number) => ({ ...body, messages: cleared(messages, uses.slice(0, number), edit) })
   const hashes = hashUses(messages, uses.slice(0, most), JSON.stringify([model, edit]))
@@ -195,17 +221,19 @@ export interface ManagedContext {
 interface Setting {
   model: string
   steps: ClearedSteps
+  /** Tokens that the context can have. */
+  window: number
 }
 
 /** Clears old parts of a conversation as the request asks. Resolves with the tokens before and after if they are known. */
 export async function clearedContext(
   { context_management: management }: CountRequest,
   { body, count }: Pick<Preparation, 'body' | 'count'>,
-  { model, steps }: Setting
+  setting: Setting
 ) {
   const counted = async (each: EngineFields) =>
     (await count(each)) ?? Math.ceil(JSON.stringify(each.messages).length / BYTES_PER_TOKEN)
-  const context = await clearContext(body, management?.edits ?? [], model, steps, counted)
+  const context = await clearContext(body, management?.edits ?? [], setting, counted)
   return { context, count: counted }
 }
 
@@ -213,15 +241,16 @@ export async function clearedContext(
 export async function manageContext(
   request: CountRequest,
   first: Preparation,
-  setting: Setting,
+  known: Omit<Setting, 'window'>,
   maxTokens: number
 ): Promise<ManagedContext | undefined> {
   const { context_management: management, compaction } = request
   if (!management && !compaction) return undefined
+  const setting = { ...known, window: first.window }
   const { context, count } = await clearedContext(request, first, setting)
   const { body, applied } = context
   const edit = management?.edits?.find(({ type }) => type === 'compact_20260112')
-  const limit = edit?.trigger?.value ?? MAX_UNCOMPACTED_TOKENS
+  const limit = compactionLimit(edit?.trigger?.value ?? MAX_UNCOMPACTED_TOKENS, setting.window)
   const isFull = edit && mayReach(limit, body) && (context.tokens ?? (await count(body))) >= limit
   if (!isFull && !compaction) return { body, applied }
   const summary = await summarize(first, body, maxTokens, compaction ? compaction.instructions : edit?.instructions)

@@ -1,11 +1,12 @@
 import { randomBytes } from 'node:crypto'
+import { join } from 'node:path'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
-import { modelLimits } from '../../../core/answers/model-limits.ts'
+import { growthLimit, modelLimits } from '../../../core/answers/model-limits.ts'
 import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askOnce, eventChannel, type Preparation, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Question } from '../../../core/answers/question.ts'
@@ -41,8 +42,10 @@ export default definePlugin({
   ),
   setup(context, options) {
     let { heartbeat } = options
-    const deps = apiDependencies(context, 'api-anthropic', () => heartbeat)
+    const steps = new ClearedSteps(join(context.paths.cache, 'cleared-conversations.json'), context.log)
+    const deps = { ...apiDependencies(context, 'api-anthropic', () => heartbeat), steps }
     return {
+      stop: () => steps.close(),
       routes: app => anthropicRoutes(app, deps),
       reload(next: typeof options) {
         heartbeat = next.heartbeat
@@ -51,13 +54,15 @@ export default definePlugin({
   }
 })
 
-const steps = new ClearedSteps()
+interface AnthropicDependencies extends ApiDependencies {
+  steps: ClearedSteps
+}
 
 const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
 const anthropicRouter = routerWith(schemas.anthropicErrors)
 
 /** Serves the Messages API under /v1/messages and /anthropic/v1. The OpenAI API lists models at /v1/models. */
-async function anthropicRoutes(app: FastifyInstance, deps: ApiDependencies): Promise<void> {
+async function anthropicRoutes(app: FastifyInstance, deps: AnthropicDependencies): Promise<void> {
   app.addHook('onRequest', async (request, reply) => void reply.header('request-id', request.id))
   app.addHook('preValidation', async request => {
     if (request.routeOptions.schema?.body) bodyObject(request.body)
@@ -81,7 +86,7 @@ async function anthropicRoutes(app: FastifyInstance, deps: ApiDependencies): Pro
   )
 }
 
-function messageRoutes(app: FastifyInstance, deps: ApiDependencies, path: string, ids: string): void {
+function messageRoutes(app: FastifyInstance, deps: AnthropicDependencies, path: string, ids: string): void {
   const route = anthropicRouter(app, 'Anthropic')
   route(`POST ${path}`, `${ids}CreateMessage`, 'Answer a conversation', {
     description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
@@ -165,7 +170,7 @@ function toQuestion(
 }
 
 async function answerMessage(
-  deps: ApiDependencies,
+  deps: AnthropicDependencies,
   request: FastifyRequest<{ Body: schemas.MessagesRequest }>,
   reply: FastifyReply
 ): Promise<schemas.Message | undefined> {
@@ -181,7 +186,8 @@ async function answerMessage(
   }
   const { variant } = question
   const { max_tokens: most } = getRequestLimits(deps.config, variant, request.caller)
-  const manage = (first: Preparation) => manageContext(body, first, { model: variant.publicName, steps }, most)
+  const manage = (first: Preparation) =>
+    manageContext(body, first, { model: variant.publicName, steps: deps.steps }, most)
   if (!body.stream) {
     const events = await wholeAnswer(deps, reply, question, async (_, first) =>
       new MessageEvents(head).manage(await manage(first))
@@ -210,8 +216,8 @@ async function answerMessage(
 }
 
 /** Counts a prompt after its old parts were cleared. Summaries are only written for answers. */
-export async function countTokens(
-  deps: ApiDependencies,
+async function countTokens(
+  deps: AnthropicDependencies,
   request: schemas.CountRequest,
   reply: FastifyReply
 ): Promise<Static<typeof schemas.TokenCount>> {
@@ -222,7 +228,9 @@ export async function countTokens(
     const count = (each: EngineFields) => withReadableMedia(leased, each, readable => call(readable, leased))
     const original = await count(body)
     if (!request.context_management) return { input_tokens: original }
-    const setting = { model: question.variant.publicName, steps }
+    const { variant } = question
+    const window = growthLimit(deps.config, variant, reply.request.caller) ?? leased.engine.contextSize
+    const setting = { model: variant.publicName, steps: deps.steps, window }
     const { context } = await clearedContext(request, { body, count }, setting)
     const tokens = context.tokens ?? original
     return { input_tokens: tokens, context_management: { original_input_tokens: original } }

@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import { compacted, summarize } from '../../../../core/answers/conversation-summary.ts'
+import { compacted, compactionLimit, summarize } from '../../../../core/answers/conversation-summary.ts'
 import type { Preparation } from '../../../../core/answers/pipeline.ts'
 import type { EngineFields } from '../../../../core/contracts/engines.ts'
 import type { Lease } from '../../../../core/contracts/leases.ts'
@@ -18,8 +18,6 @@ const MAX_CONTENT_LENGTH = 128 * 1024
 /** Maximum characters of the user's latest messages that are kept word for word, in all and per token of the context. */
 const MAX_KEPT_LENGTH = 16_000
 const KEPT_PER_TOKEN = 0.5
-/** Share of the context that a conversation may fill if the request sets no threshold. */
-const USUAL_SHARE = 0.8
 
 /** Types of items with a summary, in OpenAI's API and in Codex. */
 const TYPES = ['compaction', 'compaction_summary', 'context_compaction']
@@ -122,9 +120,8 @@ export async function compact(
   if (compaction === undefined) return undefined
   const { body } = first
   if (compaction !== 'now') {
-    const { threshold = engine.contextSize * USUAL_SHARE } = compaction
     const tokens = await first.count(body)
-    if (tokens === undefined || tokens <= threshold) return undefined
+    if (tokens === undefined || tokens <= compactionLimit(compaction.threshold, first.window)) return undefined
   }
   const { text, usage } = await summarize(first, body, Number(body.max_tokens) || Number.POSITIVE_INFINITY)
   if (text !== undefined) {

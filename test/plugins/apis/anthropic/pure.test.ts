@@ -1,3 +1,5 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { Ajv } from 'ajv'
 import t from 'tap'
 import type { Delta, EngineFields } from '../../../../core/contracts/engines.ts'
@@ -406,8 +408,13 @@ async function count({ messages }: EngineFields): Promise<number> {
 }
 
 const TRIGGER = { type: 'input_tokens', value: 5000 }
-const clear = (uses: number, more: Partial<Edit>, steps = new ClearedSteps()) =>
-  clearContext(conversation(uses), [{ type: 'clear_tool_uses_20250919', ...more }], 'a/b', steps, count)
+const clear = (uses: number, more: Partial<Edit>, steps = new ClearedSteps(), window = 200_000) =>
+  clearContext(
+    conversation(uses),
+    [{ type: 'clear_tool_uses_20250919', ...more }],
+    { model: 'a/b', steps, window },
+    count
+  )
 
 /** The indexes of cleared results. */
 function clearedIn({ messages }: EngineFields): number[] {
@@ -462,6 +469,32 @@ t.test('clears more only when the cleared conversation reaches the trigger, for 
   t.strictSame(numbers, [0, 0, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8])
 })
 
+t.test('remembers across restarts how far conversations were cleared', async t => {
+  const file = join(t.testdir(), 'cache', 'cleared.json')
+  const first = new ClearedSteps(file)
+  await clear(5, { trigger: TRIGGER }, first)
+  await clear(7, { trigger: TRIGGER }, first)
+  await first.close()
+  const later = new ClearedSteps(file)
+  t.strictSame(clearedIn((await clear(8, { trigger: TRIGGER }, later)).body), [0, 1, 2, 3], 'not the fifth')
+  await later.close()
+  const warnings: string[] = []
+  writeFileSync(file, '["a"')
+  const damaged = new ClearedSteps(file, { warn: (_: unknown, text: string) => void warnings.push(text) } as never)
+  t.match(warnings, [/not JSON/])
+  await clear(5, { trigger: TRIGGER }, damaged)
+  await damaged.close()
+  t.equal(JSON.parse(readFileSync(file, 'utf8')).length, 1)
+})
+
+t.test('clears before the context is full, although the trigger is higher', async t => {
+  for (const more of [{}, { trigger: { type: 'input_tokens', value: 20_000 } }]) {
+    const { body } = await clear(10, more, new ClearedSteps(), 10_000)
+    t.equal(clearedIn(body).length, 7)
+    t.strictSame((await clear(7, more, new ClearedSteps(), 10_000)).applied, [])
+  }
+})
+
 t.test('does not count a conversation that cannot reach the trigger', async t => {
   counts = 0
   t.strictSame((await clear(10, {})).applied, [])
@@ -475,7 +508,8 @@ t.test('clears the thinking of old turns', async t => {
   const messages = [user, said('a', 'one'), user, said('b', 'two'), result, said('c', 'two'), user, said('d')]
   const edited = async (keep: unknown) => {
     const edits = [{ type: 'clear_thinking_20251015', keep }] as never
-    const { body, applied } = await clearContext({ messages }, edits, 'a/b', new ClearedSteps(), count)
+    const setting = { model: 'a/b', steps: new ClearedSteps(), window: 1000 }
+    const { body, applied } = await clearContext({ messages }, edits, setting, count)
     return [(body.messages as any[]).map(message => message.reasoning_content || ''), applied]
   }
   const unchanged = [['', 'one', '', 'two', '', 'two', '', ''], []]
