@@ -15,22 +15,37 @@ const TRUNCATED = /^\s*(\{\s*("\w*"?\s*:?\s*)?)?$/
 /** Characters of a longer beginning, such as blanks, after which the text is not streamed. */
 const MAX_BEGINNING = 200
 
-/** Returns the function for a freeform tool. A grammar is only described, because engines read other grammars. */
+/**
+ * Returns the function for a freeform tool. Its grammar is described. Engines can enforce a regular expression, but not
+ * a Lark grammar.
+ */
 export function freeformFunction(name: string, description: unknown, format: unknown) {
   const { type, grammar = format } = isObject(format) ? format : {}
   const { syntax, definition } = type === 'grammar' && isObject(grammar) ? grammar : {}
   const rule =
     typeof definition === 'string' ? `The input must match this grammar (${String(syntax)}):\n${definition}` : ''
+  const pattern = syntax === 'regex' && isPattern(definition) ? { pattern: `^(?:${definition})$` } : {}
   const about = [description, rule].filter(text => typeof text === 'string' && text !== '').join('\n\n')
   return {
     name,
     ...(about !== '' && { description: about }),
     parameters: {
       type: 'object',
-      properties: { [INPUT]: { type: 'string', description: 'The whole input of the tool, as plain text' } },
+      properties: {
+        [INPUT]: { type: 'string', description: 'The whole input of the tool, as plain text', ...pattern }
+      },
       required: [INPUT],
       additionalProperties: false
     }
+  }
+}
+
+/** Whether schemas can contain it. Other dialects of regular expressions are only described. */
+function isPattern(definition: unknown): definition is string {
+  try {
+    return typeof definition === 'string' && Boolean(new RegExp(definition, 'u'))
+  } catch {
+    return false
   }
 }
 

@@ -102,7 +102,7 @@ const CustomTool = Loose({
   name: Type.String({ minLength: 1 }),
   description: text,
   format: Given(
-    Anything('{type: "text"}, or {type: "grammar", grammar: {syntax, definition}}, which is only described')
+    Anything('{type: "text"}, or {type: "grammar", grammar: {syntax, definition}}; syntax "lark" is only described')
   )
 })
 
