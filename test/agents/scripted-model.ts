@@ -203,7 +203,10 @@ function edit(tools: Tools, folder: string): Call {
 }
 
 function shell(tools: Tools, command: string): Call {
-  const tool = find(tools, /^(bash|shell|shell_command|exec_command|run_shell_command|execute_command|run_commands)$/i)
+  const tool = find(
+    tools,
+    /^(bash|terminal|shell|shell_command|exec_command|run_shell_command|execute_command|run_commands)$/i
+  )
   if (!tool) throw new Error(`no shell among ${tools.map(({ function: { name } }) => name)}`)
   return call(tool, [[/^(cmd|commands?)$/i, command]])
 }
