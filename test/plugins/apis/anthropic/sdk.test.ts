@@ -5,7 +5,7 @@ import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema'
 import { BETA_BROWSER_MEMBER_NAME_VALUES } from '@anthropic-ai/sdk/resources/beta/messages/messages'
 import t from 'tap'
 import { demoModelFile, randomProjector } from '../../../../scripts/random-models.ts'
-import { DEMO, startCorral, until } from '../../../support/corral.ts'
+import { activeRequests, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { randomNumbers } from '../../../support/random.ts'
 import { randomValue, sdkShapes } from '../../../support/sdk-types.ts'
@@ -31,11 +31,6 @@ const client = clientOf(corral.url)
 
 function clientOf(baseURL: string, apiKey = 'any'): Anthropic {
   return new Anthropic({ baseURL, apiKey, maxRetries: 0 })
-}
-
-async function running(): Promise<number> {
-  const { body } = await corral.json('/api/ps')
-  return body.models.reduce((sum: number, model: { running?: number }) => sum + (model.running ?? 0), 0)
 }
 
 /** Returns a request whose answer continues until the context is full. */
@@ -469,10 +464,10 @@ t.test('drops the oldest messages on request', thorough, async t => {
 t.test('an aborted request without a stream frees its slot', async t => {
   const controller = new AbortController()
   const whole = failure(client.messages.create(endless(), { signal: controller.signal, timeout: 600_000 }))
-  await until('the request runs', async () => (await running()) === 1)
+  await until('the request runs', async () => (await activeRequests(corral)) === 1)
   controller.abort()
   t.ok((await whole) instanceof Anthropic.APIUserAbortError)
-  await until('the slot is free', async () => (await running()) === 0)
+  await until('the slot is free', async () => (await activeRequests(corral)) === 0)
 })
 
 t.test('reports a crash of the engine in the stream', async t => {

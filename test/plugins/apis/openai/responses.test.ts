@@ -2,13 +2,14 @@ import OpenAI from 'openai'
 import type {
   FunctionTool,
   ResponseCreateParams,
+  ResponseCreateParamsNonStreaming,
   ResponseInputItem,
   ResponseStreamEvent,
   Tool
 } from 'openai/resources/responses/responses'
 import t from 'tap'
 import { readCases } from '../../../support/cases.ts'
-import { CAPITAL_ANSWER, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { activeRequests, CAPITAL_ANSWER, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { each } from '../../../support/each.ts'
 import { failure } from '../../../support/failure.ts'
 import { thorough } from '../../../support/thorough.ts'
@@ -31,11 +32,12 @@ const getWeather: FunctionTool = {
   strict: true
 }
 
-const running = async () => {
-  const { body } = await corral.json('/api/ps')
-  return body.models.reduce((sum: number, model: { running: number }) => sum + model.running, 0)
-}
-const idle = () => until('all slots are free', async () => (await running()) === 0)
+const create = (fields: Omit<ResponseCreateParamsNonStreaming, 'model'>) =>
+  client.responses.create({ model: DEMO, ...fields })
+const options = { ignore_eos: true, max_tokens: 20_000, num_ctx: 32_000 }
+const ENDLESS = { model: DEMO, input: 'Count to 30.', options }
+
+const idle = () => until('all slots are free', async () => (await activeRequests(corral)) === 0)
 
 t.test('compacts a conversation of any length, and continues it', async t => {
   const input = Array.from({ length: 40 }, (_, index) => [
@@ -47,11 +49,11 @@ t.test('compacts a conversation of any length, and continues it', async t => {
   t.equal(output.at(-1)!.type, 'compaction')
   t.ok(usage.input_tokens > 100 && usage.output_tokens > 0)
   const window = [...output, { role: 'user', content: CAPITAL }] as ResponseInputItem[]
-  t.match(await client.responses.create({ model: DEMO, input: window, max_output_tokens: 5 }), { object: 'response' })
+  t.match(await create({ input: window, max_output_tokens: 5 }), { object: 'response' })
 })
 
 t.test('creates a response', async t => {
-  const response = await client.responses.create({ model: DEMO, input: CAPITAL, metadata: { of: 'mine' }, user: 'me' })
+  const response = await create({ input: CAPITAL, metadata: { of: 'mine' }, user: 'me' })
   t.equal(response.output_text, CAPITAL_ANSWER)
   mustBe('Response', response)
   t.match(response, {
@@ -62,7 +64,7 @@ t.test('creates a response', async t => {
     top_p: 0.9,
     usage: { input_tokens: 19, output_tokens: 9, total_tokens: 28, output_tokens_details: { reasoning_tokens: 0 } }
   })
-  const again = await client.responses.create({ model: DEMO, input: [{ role: 'user', content: CAPITAL }] })
+  const again = await create({ input: [{ role: 'user', content: CAPITAL }] })
   t.ok(again.usage!.input_tokens_details.cached_tokens > 0)
   t.equal(again.usage!.input_tokens, 19)
   const count = await client.responses.inputTokens.count({ model: DEMO, input: CAPITAL })
@@ -101,7 +103,7 @@ t.test('streams a response', async t => {
 })
 
 t.test('functions: a call, and an answer based on its result', async t => {
-  const asked = await client.responses.create({ model: DEMO, input: WEATHER, tools: [getWeather] })
+  const asked = await create({ input: WEATHER, tools: [getWeather] })
   mustBe('Response', asked)
   const [call] = asked.output
   if (call?.type !== 'function_call') return t.fail(`no call: ${JSON.stringify(asked.output)}`)
@@ -109,20 +111,14 @@ t.test('functions: a call, and an answer based on its result', async t => {
   t.strictSame(JSON.parse(call.arguments), { city: 'Paris' })
   const result = { type: 'function_call_output' as const, call_id: call.call_id, output: 'sunny' }
 
-  const chained = await client.responses.create({
-    model: DEMO,
-    previous_response_id: asked.id,
-    input: [result],
-    tools: [getWeather]
-  })
+  const chained = await create({ previous_response_id: asked.id, input: [result], tools: [getWeather] })
   t.equal(chained.output_text, 'The weather in Paris is sunny.')
   t.equal(chained.previous_response_id, asked.id)
   const history: ResponseInputItem[] = [{ role: 'user', content: WEATHER }, ...asked.output, result] as never
-  const whole = await client.responses.create({ model: DEMO, input: history, tools: [getWeather] })
+  const whole = await create({ input: history, tools: [getWeather] })
   t.equal(whole.output_text, chained.output_text, 'the same if the client sends the conversation')
   t.equal(whole.usage!.input_tokens, chained.usage!.input_tokens)
-  const referring = await client.responses.create({
-    model: DEMO,
+  const referring = await create({
     input: [
       { role: 'user', content: WEATHER },
       { type: 'item_reference', id: call.id! },
@@ -209,10 +205,9 @@ t.test('functions: two parallel calls, streams and tool_choice', async t => {
     t.ok(pieces(index).length > 1, 'arguments arrive in pieces')
     t.equal(pieces(index).join(''), item.type === 'function_call' && item.arguments)
   }
-  const text = await client.responses.create({ model: DEMO, input: WEATHER, tools: [getWeather], tool_choice: 'none' })
+  const text = await create({ input: WEATHER, tools: [getWeather], tool_choice: 'none' })
   t.strictSame(each(text.output, 'type'), ['message'])
-  const chosen = await client.responses.create({
-    model: DEMO,
+  const chosen = await create({
     input: WEATHER,
     tools: [getWeather, { ...getWeather, name: 'get_time' }],
     tool_choice: { type: 'function', name: 'get_weather' }
@@ -223,13 +218,7 @@ t.test('functions: two parallel calls, streams and tool_choice', async t => {
 
 t.test('log probabilities, also with functions', async t => {
   for (const tools of [[], [getWeather]]) {
-    const response = await client.responses.create({
-      model: DEMO,
-      input: CAPITAL,
-      tools,
-      top_logprobs: 2,
-      include: ['message.output_text.logprobs']
-    })
+    const response = await create({ input: CAPITAL, tools, top_logprobs: 2, include: ['message.output_text.logprobs'] })
     mustBe('Response', response)
     const [message] = response.output
     const part = message?.type === 'message' ? message.content[0] : undefined
@@ -261,7 +250,7 @@ t.test('an answer that reaches its token limit is incomplete', async t => {
 })
 
 t.test('stores responses, continues them and deletes them', async t => {
-  const first = await client.responses.create({ model: DEMO, input: 'My name is Rosa.', instructions: 'Be kind.' })
+  const first = await create({ input: 'My name is Rosa.', instructions: 'Be kind.' })
   const stream = client.responses.stream({ model: DEMO, input: 'What is my name?', previous_response_id: first.id })
   const second = await stream.finalResponse()
   t.equal(second.output_text, 'Your name is Rosa.')
@@ -294,27 +283,23 @@ t.test('stores responses, continues them and deletes them', async t => {
     () => client.responses.inputItems.list(first.id),
     () => client.responses.delete(first.id),
     () => client.responses.cancel(first.id),
-    () => client.responses.create({ model: DEMO, input: 'Hi', previous_response_id: first.id })
+    () => create({ input: 'Hi', previous_response_id: first.id })
   ]) {
     const error = await failure(gone())
     t.ok(error instanceof OpenAI.NotFoundError)
     t.match(error, { code: 'response_not_found', message: /only in memory/ })
   }
-  const third = await client.responses.create({
-    model: DEMO,
-    input: 'What is my name?',
-    previous_response_id: second.id
-  })
+  const third = await create({ input: 'What is my name?', previous_response_id: second.id })
   t.equal(third.output_text, 'Your name is Rosa.', 'a later response keeps the items that it needs')
 
-  const secret = await client.responses.create({ model: DEMO, input: CAPITAL, store: false })
+  const secret = await create({ input: CAPITAL, store: false })
   t.match(secret, { store: false })
   t.match(await failure(client.responses.retrieve(secret.id)), { status: 404 })
 
   const long = 'word '.repeat(300)
   for (let count = 0; count < 30; count++) {
     const metadata = Object.fromEntries(Array.from({ length: 16 }, (_, index) => [`${index}`, 'x'.repeat(512)]))
-    await client.responses.create({ model: DEMO, input: long, max_output_tokens: 1, metadata })
+    await create({ input: long, max_output_tokens: 1, metadata })
   }
   t.match(await failure(client.responses.retrieve(second.id)), { status: 404 }, 'the oldest response was removed')
 })
@@ -355,30 +340,20 @@ t.test('truncation drops the oldest messages of a long conversation', thorough, 
 })
 
 t.test('an aborted request without a stream frees its slot', async t => {
-  const request = {
-    model: DEMO,
-    input: 'Count to 30.',
-    options: { ignore_eos: true, max_tokens: 20_000, num_ctx: 32_000 }
-  }
   const leaving = new AbortController()
-  const unstreamed = failure(client.responses.create(request as never, { signal: leaving.signal }))
-  await until('the request runs', async () => (await running()) === 1)
+  const unstreamed = failure(client.responses.create(ENDLESS as never, { signal: leaving.signal }))
+  await until('the request runs', async () => (await activeRequests(corral)) === 1)
   leaving.abort()
   t.ok((await unstreamed) instanceof OpenAI.APIUserAbortError)
   await idle()
 })
 
 t.test('stopping a model ends its response with an error', async t => {
-  const request = {
-    model: DEMO,
-    input: 'Count to 30.',
-    options: { ignore_eos: true, max_tokens: 20_000, num_ctx: 32_000 }
-  }
   const events: ResponseStreamEvent[] = []
   let stopped: Promise<unknown> | undefined
   const error = await failure(
     (async () => {
-      const stream = await client.responses.create({ ...request, stream: true } as never)
+      const stream = await client.responses.create({ ...ENDLESS, stream: true } as never)
       for await (const event of stream as unknown as AsyncIterable<ResponseStreamEvent>) {
         if (event.type === 'response.output_text.delta') stopped ??= corral.json('/api/stop', { model: DEMO })
         events.push(event)
