@@ -160,6 +160,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
 
     async function save(slot: Parameters<SlotStates['save']>[0]): Promise<SavedState | undefined> {
       if (revoked.has(slot.owner)) return undefined
+      const before = deletions
       const guess = Math.min(engine.contextSize, Math.ceil(slot.trail.length / BYTES_PER_TOKEN)) * tokenBytes
       const room = await store.reserve(variant.key, Math.ceil(guess), slot.owner).catch(error => {
         log.warn({ model: alias }, `a prompt cache is not saved: ${errorMessage(error)}`)
@@ -167,7 +168,6 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
       })
       if (!room) return undefined
       const { id, tier, path } = room
-      const before = deletions
       const limit = timeLimit(guess)
       const discardFile = async () => void (await rm(path, { force: true }).catch(() => undefined))
       let link: Awaited<ReturnType<StateStore['link']>> | undefined

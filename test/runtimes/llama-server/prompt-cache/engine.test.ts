@@ -94,6 +94,12 @@ t.test('a request that forbids it is not stored, and a key takes its states with
   await say(engine, [{ role: 'user', content: THREE[0]! }], 'a')
   await engine.promptSlots.saveAll()
   t.equal(files(root).length, 1, 'a prompt that was running when its key was revoked is not stored either')
+
+  await say(engine, [{ role: 'user', content: THREE[0]! }], 'b')
+  const saving = engine.promptSlots.saveAll()
+  await cache.forget({})
+  await saving
+  t.same(files(root), [], 'a save that had begun when all was deleted leaves nothing')
 })
 
 t.test('deleting the folders while an engine runs loses only the cache', async t => {
