@@ -21,8 +21,8 @@ const FAILED_ATTEMPTS = 'failed-attempts.json'
 const SELECTION = 'selection.json'
 /** Milliseconds after which a source may have a better build. */
 const FORGOTTEN_AFTER = 24 * 60 * 60 * 1000
-/** Milliseconds after which another process takes over the lock of a dead process. */
-const LOCK_STALE = 10_000
+/** Another process then takes over the lock of a dead process. */
+const LOCK_STALE_MS = 10_000
 const LOCK_RETRY = 500
 
 const FailureSchema = Type.Object({
@@ -195,13 +195,13 @@ export class BuildsDirectory {
     for (let waiting = false; !release; waiting = true) {
       signal.throwIfAborted()
       try {
-        release = await lock(this.path, { stale: LOCK_STALE, onCompromised })
+        release = await lock(this.path, { stale: LOCK_STALE_MS, onCompromised })
       } catch (error) {
         if (!isSystemError(error, 'ELOCKED')) throw error
         const text = 'Waiting for another process that is installing a llama.cpp build in this directory.'
         if (!waiting) log.info({ directory: this.path }, text)
         if (!waiting) onWait?.()
-        while (await check(this.path, { stale: LOCK_STALE })) {
+        while (await check(this.path, { stale: LOCK_STALE_MS })) {
           await sleep(LOCK_RETRY, undefined, { signal }).catch(() => signal.throwIfAborted())
         }
       }

@@ -89,8 +89,7 @@ export function createBuildVerifier(startEngine: StartEngine, log: ToolLog): Ver
 }
 
 const DEMO_MODEL = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-/** Milliseconds for one short answer of the demo model. */
-const ANSWER_LIMIT = 60_000
+const ANSWER_LIMIT_MS = 60_000
 
 /** Describes the launch of the demo model in the package, whether or not it is in storage. */
 function demoSpec(forGpus: boolean): LaunchSpec {
@@ -133,7 +132,7 @@ export async function verifyByAnswer(
     try {
       const idle = forGpus ? idleGpu(engine.memory, engine.logTail()) : undefined
       if (idle !== undefined) throw new Error(`${idle}, although it is a build for ${runtime!.title}`)
-      const limit = AbortSignal.any([abortAfter(ANSWER_LIMIT), ...(signal ? [signal] : [])])
+      const limit = AbortSignal.any([abortAfter(ANSWER_LIMIT_MS), ...(signal ? [signal] : [])])
       let content = ''
       const take = (deltas: readonly Delta[]) => {
         for (const delta of deltas) content += delta.content ?? ''

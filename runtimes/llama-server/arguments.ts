@@ -33,8 +33,7 @@ export interface ArgumentSettings {
   extra?: readonly string[]
 }
 
-/** Seconds between the comments that keep an idle stream alive. */
-const STREAM_PING = 10
+const STREAM_PING_S = 10
 /** Threads for connections in addition to two for each slot: one for an answer, one for other requests meanwhile. */
 const MORE_THREADS = 8
 
@@ -92,7 +91,7 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   if (knows('--no-ui')) list.push('--no-ui')
   else if (knows('--no-webui')) list.push('--no-webui')
   if (knows('--offline')) list.push('--offline')
-  if (knows('--sse-ping-interval')) list.push('--sse-ping-interval', `${STREAM_PING}`)
+  if (knows('--sse-ping-interval')) list.push('--sse-ping-interval', `${STREAM_PING_S}`)
   if (knows('--log-jsonl')) list.push('--log-jsonl')
   if (knows('--threads-http')) list.push('--threads-http', `${2 * options.num_parallel + MORE_THREADS}`)
   if (spec.slotFolder !== undefined) {
@@ -123,11 +122,8 @@ export function httpThreads(list: readonly string[]): number {
 
 function withoutRpc(alias: string): CorralError {
   const details = { cause: 'unknown_flag' }
-  return new CorralError(
-    'load_failed',
-    `The model "${alias}" could not be loaded: this llama.cpp build has no RPC, which its workers ("rpc" in its settings) need. Choose another build (corral runtime list).`,
-    { details }
-  )
+  const message = `The model "${alias}" could not be loaded: this llama.cpp build has no RPC, which its workers ("rpc" in its settings) need. Choose another build (corral runtime list).`
+  return new CorralError('load_failed', message, { details })
 }
 
 const mebibytes = (bytes: number) => Math.floor(bytes / 2 ** 20)
@@ -152,10 +148,8 @@ function loraArguments(loras: EngineSettings['loras']): string[] {
   const scaled = loras.filter(({ scale }) => scale !== 1)
   const colon = scaled.find(({ path }) => path.includes(':'))
   if (colon) {
-    throw new CorralError(
-      'load_failed',
-      `llama-server cannot scale the LoRA adapter ${colon.path}, since its path contains a colon. Move it to another folder.`
-    )
+    const message = `llama-server cannot scale the LoRA adapter ${colon.path}, since its path contains a colon. Move it to another folder.`
+    throw new CorralError('load_failed', message)
   }
   return [
     ...(plain.length > 0 ? ['--lora', plain.map(({ path }) => cell(path)).join(',')] : []),

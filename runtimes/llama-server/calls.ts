@@ -149,10 +149,8 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   }
 
   function cutShort(): CorralError {
-    return new CorralError(
-      'engine_crashed',
-      `The engine of model "${alias}" ended its answer early. Send the request again.`
-    )
+    const message = `The engine of model "${alias}" ended its answer early. Send the request again.`
+    return new CorralError('engine_crashed', message)
   }
 
   /** Reads an answer as deltas. It is complete at its end mark, or when all its choices, if counted, have ended. */
@@ -278,11 +276,9 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       await readText(await post('/tokenize', { content, parse_special }, signal))
     const [special, plain] = await Promise.all([tokens(true), tokens(false)])
     if (special === plain) return
-    throw new CorralError(
-      'invalid_request',
-      'The last message begins the answer and contains special tokens of the model (such as the end of a turn), but the answer is constrained to a format or to tools. Remove the special tokens, or the format and the tools.',
-      { param: 'messages' }
-    )
+    const text =
+      'The last message begins the answer and contains special tokens of the model (such as the end of a turn), but the answer is constrained to a format or to tools. Remove the special tokens, or the format and the tools.'
+    throw new CorralError('invalid_request', text, { param: 'messages' })
   }
 
   async function tokensOf(content: string, add_special: boolean, signal: AbortSignal): Promise<number[]> {
@@ -318,11 +314,8 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     const added = whole.length - plain.length
     if (added >= room) {
       // Without a token of the text, every text would have the same vector.
-      throw new CorralError(
-        'context_exceeded',
-        `Truncated to ${Math.min(contextSize, most)} tokens, of which the model itself needs ${added}, nothing of the text is left. Request a larger context with num_ctx.`,
-        { details: { n_ctx: Math.min(contextSize, most) } }
-      )
+      const message = `Truncated to ${Math.min(contextSize, most)} tokens, of which the model itself needs ${added}, nothing of the text is left. Request a larger context with num_ctx.`
+      throw new CorralError('context_exceeded', message, { details: { n_ctx: Math.min(contextSize, most) } })
     }
     return cutTokens(whole, plain, room)
   }

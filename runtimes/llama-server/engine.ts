@@ -220,11 +220,8 @@ async function startEngine(
       async explain(error) {
         const exit = await Promise.race([running.exited, sleep(EXIT_LAG, undefined, { ref: false })])
         if (exit) return crash
-        return new CorralError(
-          'engine_crashed',
-          `The engine of "${spec.alias}" closed the connection before it answered (${error.message}). Try again.`,
-          { cause: error, details: { cause: 'unknown' } }
-        )
+        const text = `The engine of "${spec.alias}" closed the connection before it answered (${error.message}). Try again.`
+        return new CorralError('engine_crashed', text, { cause: error, details: { cause: 'unknown' } })
       }
     },
     httpThreads

@@ -69,11 +69,8 @@ export function createInputRecords(now = () => performance.now()) {
         const until = new Date(entry.until).toISOString()
         const name = kind === 'template' ? `chat template of model "${model}"` : NAMES[kind]
         const what = entry.cause === 'over_memory' ? 'use far too much memory' : 'compute without progress'
-        throw new CorralError(
-          'input_blocked',
-          `The ${name} (${digest}) has made the engine of "${model}" ${what} ${entry.count} times, and is refused until ${until}. ${ADVICE[kind]}`,
-          { details: { input: kind, digest, cause: entry.cause, until } }
-        )
+        const message = `The ${name} (${digest}) has made the engine of "${model}" ${what} ${entry.count} times, and is refused until ${until}. ${ADVICE[kind]}`
+        throw new CorralError('input_blocked', message, { details: { input: kind, digest, cause: entry.cause, until } })
       }
     },
     strike({ digest }: Input, cause: string): void {

@@ -37,10 +37,8 @@ export interface EngineFiles {
 export function ownFiles(variant: StoredVariant): EngineFiles {
   const first = variant.files.filter(file => file.role === 'model').sort((a, b) => (a.path < b.path ? -1 : 1))[0]
   if (!first) {
-    throw new CorralError(
-      'load_failed',
-      `Model "${variant.publicName}" has no model file. Delete it and import or pull it again.`
-    )
+    const message = `Model "${variant.publicName}" has no model file. Delete it and import or pull it again.`
+    throw new CorralError('load_failed', message)
   }
   const projector = variant.files.find(file => file.role === 'projector')
   return {
@@ -76,11 +74,8 @@ function withDraftFile(
   if (!draft) return settings
   const found = catalog.find(parseRequestedName(draft.model))
   const fail = (why: string, what: string): never => {
-    throw new CorralError(
-      'load_failed',
-      `The draft model "${draft.model}" of "${variant.publicName}" ${why}. ${what}, or remove "draft" from the model's settings.`,
-      { details: { cause: 'draft_unusable' } }
-    )
+    const message = `The draft model "${draft.model}" of "${variant.publicName}" ${why}. ${what}, or remove "draft" from the model's settings.`
+    throw new CorralError('load_failed', message, { details: { cause: 'draft_unusable' } })
   }
   if (!found) return fail('is not here', 'Pull or import it')
   if (!hasFiles(found) || found.format !== 'gguf') return fail('is not a GGUF model', 'Choose a GGUF model')

@@ -136,11 +136,8 @@ export async function makePrivateFolder({ folder }: EngineAddress): Promise<void
     await mkdir(folder, { mode: 0o700 })
   } catch (error) {
     const reason = (error as NodeJS.ErrnoException).code ?? errorMessage(error)
-    throw new CorralError(
-      'load_failed',
-      `No private folder for the engine could be created in ${dirname(folder)} (${reason}). Free some space and let the user that runs corral write to it, or set TMPDIR to another folder.`,
-      { cause: error, details: { cause: 'cannot_listen' } }
-    )
+    const message = `No private folder for the engine could be created in ${dirname(folder)} (${reason}). Free some space and let the user that runs corral write to it, or set TMPDIR to another folder.`
+    throw new CorralError('load_failed', message, { cause: error, details: { cause: 'cannot_listen' } })
   }
 }
 
@@ -153,8 +150,7 @@ const RunRecordSchema = Type.Object({
 export type RunRecord = Static<typeof RunRecordSchema>
 
 const SUFFIX = '.engine.json'
-/** Milliseconds within which a killed process disappears. */
-const KILL_LIMIT = 2000
+const KILL_LIMIT_MS = 2000
 
 /** Records an engine so that the next start can clean up after it. Call it again when more is known. */
 export async function writeRunRecord(runDirectory: string, id: string, record: RunRecord): Promise<void> {
@@ -173,7 +169,7 @@ async function killStray({ pid, startTime }: RunRecord): Promise<boolean> {
   const runs = async () => (await processStartTime(pid)) === startTime
   if (!(await runs())) return false
   process.kill(pid, 'SIGKILL')
-  for (let waited = 0; waited < KILL_LIMIT && (await runs()); waited += 20) await sleep(20)
+  for (let waited = 0; waited < KILL_LIMIT_MS && (await runs()); waited += 20) await sleep(20)
   return true
 }
 

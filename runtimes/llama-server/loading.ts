@@ -17,7 +17,7 @@ export interface LoadedFacts {
 const LOADED = /load_model: initializing, n_slots = /
 
 /** Milliseconds between requests for `/health` of a build that does not report its state. */
-const POLL_INTERVAL = 250
+const HEALTH_INTERVAL_MS = 250
 
 async function getJson(upstream: Upstream, path: string, signal: AbortSignal) {
   const { status, body } = await upstream.request({ method: 'GET', path, signal })
@@ -61,13 +61,8 @@ export function followLoad(
   }
   let stall = setTimeout(() => {
     const seconds = Math.round(timeout / 1000)
-    fail(
-      new CorralError(
-        'load_timeout',
-        `Loading the model "${subject}" made no progress for ${seconds} s and was stopped. Check its disk, or raise runtimes.load_timeout.`,
-        { details: { cause: 'stalled' } }
-      )
-    )
+    const text = `Loading the model "${subject}" made no progress for ${seconds} s and was stopped. Check its disk, or raise runtimes.load_timeout.`
+    fail(new CorralError('load_timeout', text, { details: { cause: 'stalled' } }))
   }, timeout)
 
   const failed = new Promise<never>((_, reject) => {
@@ -80,7 +75,7 @@ export function followLoad(
   /** For builds that do not support the child protocol. */
   async function pollHealth(upstream: Upstream): Promise<void> {
     for (;;) {
-      await sleep(POLL_INTERVAL, undefined, { signal })
+      await sleep(HEALTH_INTERVAL_MS, undefined, { signal })
       if (speaksStates) return reportedReady
       try {
         const { status } = await getJson(upstream, '/health', signal)
@@ -97,11 +92,8 @@ export function followLoad(
     const { status, value } = await getJson(upstream, '/props', signal)
     const facts = factsFromProps(value)
     if (facts) return facts
-    throw new CorralError(
-      'load_failed',
-      `The engine of "${subject}" started, but GET /props gave no usable answer (status ${status}). Use a newer llama.cpp build.`,
-      { details: { cause: 'unknown' } }
-    )
+    const message = `The engine of "${subject}" started, but GET /props gave no usable answer (status ${status}). Use a newer llama.cpp build.`
+    throw new CorralError('load_failed', message, { details: { cause: 'unknown' } })
   }
 
   onProgress?.({ phase: 'loading', subject: '' })

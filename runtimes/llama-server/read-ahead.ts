@@ -4,10 +4,8 @@ import { freemem } from 'node:os'
 /** Bytes of a part of a file. The time for its beginning shows whether the rest is in memory too. */
 const PART = 32 * 2 ** 20
 const BEGINNING = 2 ** 20
-/** Bytes that are read at a time. */
-const BLOCK = 4 * 2 ** 20
-/** Milliseconds within which a beginning comes from memory and not from a disk. */
-const FROM_MEMORY = 0.4
+const BLOCK_BYTES = 4 * 2 ** 20
+const MAX_MEMORY_READ_MS = 0.4
 
 /**
  * Reads files ahead, so that they are in the system's memory before llama-server maps them and reads them in small
@@ -16,10 +14,10 @@ const FROM_MEMORY = 0.4
 export async function readAhead(
   paths: readonly string[],
   signal: AbortSignal,
-  { free = freemem(), fromMemory = FROM_MEMORY } = {}
+  { free = freemem(), fromMemory = MAX_MEMORY_READ_MS } = {}
 ): Promise<number> {
   let read = 0
-  const buffer = Buffer.allocUnsafe(BLOCK)
+  const buffer = Buffer.allocUnsafe(BLOCK_BYTES)
   try {
     const sizes = await Promise.all(paths.map(async path => (await stat(path)).size))
     if (sizes.reduce((sum, size) => sum + size, 0) > free) return 0
@@ -30,8 +28,8 @@ export async function readAhead(
           const began = performance.now()
           read += (await file.read(buffer, 0, BEGINNING, part)).bytesRead
           const end = performance.now() - began < fromMemory ? 0 : part + PART
-          for (let at = part + BEGINNING; at < end && !signal.aborted; at += BLOCK) {
-            read += (await file.read(buffer, 0, Math.min(BLOCK, end - at), at)).bytesRead
+          for (let at = part + BEGINNING; at < end && !signal.aborted; at += BLOCK_BYTES) {
+            read += (await file.read(buffer, 0, Math.min(BLOCK_BYTES, end - at), at)).bytesRead
           }
         }
       } finally {

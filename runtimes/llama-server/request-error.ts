@@ -33,20 +33,16 @@ export function requestError(status: number, bodyText: string): CorralError {
   const isTooLong = type === 'exceed_context_size_error' || /^Context size has been exceeded/.test(message)
   if (isTooLong || failure.contextSize !== undefined) return contextExceeded(failure)
   if (type === 'not_supported_error' || failure.status === 501 || UNSUPPORTED.test(message)) {
-    return new CorralError(
-      'unsupported_capability',
-      `The model cannot do what the request asks: ${sentence(message) || 'not supported.'}`
-    )
+    const text = `The model cannot do what the request asks: ${sentence(message) || 'not supported.'}`
+    return new CorralError('unsupported_capability', text)
   }
   if (NOT_ITS_FORMAT.test(message)) {
-    return new CorralError(
-      'unsupported_capability',
+    const text =
       "The model's answer does not have the format that its chat template prescribes for tools, thoughts and answers, so it cannot be parsed. Ask again, in other words or without tools. If it fails often, use another model or quantization."
-    )
+    return new CorralError('unsupported_capability', text)
   }
-  if (failure.status === 404) {
+  if (failure.status === 404)
     return new CorralError('not_implemented', "The model's engine does not offer this function.")
-  }
   if (failure.status === 503 || type === 'unavailable_error') {
     return new CorralError('queue_full', "The model's engine is busy. Try again in a moment.", { retryAfter: 1 })
   }
@@ -60,10 +56,8 @@ export function requestError(status: number, bodyText: string): CorralError {
     const reason = sentence(message) || 'no reason was given.'
     return new CorralError('invalid_request', `The request is not valid: ${reason}`)
   }
-  return new CorralError(
-    'internal',
-    `The model's engine could not answer: ${sentence(message) || `status ${failure.status}.`} Send the request again. If it fails again, stop the model so that it is reloaded.`
-  )
+  const text = `The model's engine could not answer: ${sentence(message) || `status ${failure.status}.`} Send the request again. If it fails again, stop the model so that it is reloaded.`
+  return new CorralError('internal', text)
 }
 
 /** Whether the cache of an earlier prompt is at fault: 0.5.0 cannot forget one of two consecutive images. */

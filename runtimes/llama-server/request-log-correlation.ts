@@ -3,8 +3,7 @@ import { OpenSet } from '../../core/system/open-tables.ts'
 /** llama-server prints this when a slot takes a task. */
 const LAUNCH = /launch_slot_: id +(\d+) \| task (\d+) \|/
 
-/** Milliseconds by which its output may lag behind its answers. */
-const OUTPUT_LAG = 1000
+const MAX_OUTPUT_LAG_MS = 1000
 
 /** Which slot and task of an engine served a request. Lists several requests if that is ambiguous. */
 export interface ServedRequest {
@@ -36,7 +35,7 @@ export class RequestLogCorrelation {
       if (!this.#waiting.has(waiting)) return
       // Short answers arrive before the lines about them.
       waiting.ended = performance.now()
-      this.#timer ??= setTimeout(() => this.#forget(), OUTPUT_LAG).unref()
+      this.#timer ??= setTimeout(() => this.#forget(), MAX_OUTPUT_LAG_MS).unref()
     }
   }
 
@@ -55,13 +54,13 @@ export class RequestLogCorrelation {
   /** Forgets requests that can have no further lines. One timer serves all of them. */
   #forget(): void {
     this.#timer = undefined
-    const before = performance.now() - OUTPUT_LAG
+    const before = performance.now() - MAX_OUTPUT_LAG_MS
     let isLeft = false
     for (const waiting of this.#waiting) {
       if (waiting.ended === undefined) continue
       if (waiting.ended <= before) this.#waiting.delete(waiting)
       else isLeft = true
     }
-    if (isLeft) this.#timer = setTimeout(() => this.#forget(), OUTPUT_LAG).unref()
+    if (isLeft) this.#timer = setTimeout(() => this.#forget(), MAX_OUTPUT_LAG_MS).unref()
   }
 }

@@ -35,16 +35,12 @@ export interface RpcWorker {
 
 /** Seconds after which a worker that does not answer may be back. */
 const RETRY_AFTER_S = 5
-/** Milliseconds for an answer, which a working network needs only briefly. */
-const ANSWER_LIMIT = 3000
+const ANSWER_LIMIT_MS = 3000
 /** Milliseconds that a worker may take to notice that its last client has left. */
-const FREE_LIMIT = 10_000
-/** Milliseconds without a sign of life after which a worker is lost. */
-const SILENCE_LIMIT = 4 * WORKER_SIGN_INTERVAL
-/** Milliseconds for which memory figures are reused. */
-const FRESH = 1000
-/** Bytes. More than a worker with the most devices has to report. */
-const MAX_ANSWER_LENGTH = 64 * 1024
+const FREE_LIMIT_MS = 10_000
+const SILENCE_LIMIT_MS = 4 * WORKER_SIGN_INTERVAL
+const MEMORY_MAX_AGE_MS = 1000
+const MAX_ANSWER_BYTES = 64 * 1024
 
 type RpcSettings = NonNullable<EngineSettings['rpc']>
 
@@ -124,9 +120,9 @@ export function createRpcWorkers(
     // Loaded with the first request, because few models have workers.
     const undici = await import('undici')
     agent ??= new undici.Agent({
-      connect: { timeout: ANSWER_LIMIT },
-      headersTimeout: ANSWER_LIMIT,
-      bodyTimeout: SILENCE_LIMIT
+      connect: { timeout: ANSWER_LIMIT_MS },
+      headersTimeout: ANSWER_LIMIT_MS,
+      bodyTimeout: SILENCE_LIMIT_MS
     })
     return await undici.request(url, { dispatcher: agent, signal })
   }
@@ -156,7 +152,7 @@ export function createRpcWorkers(
 
   /** Asks a worker for its facts. Waits while it restarts, which it does when a client leaves without a word. */
   async function ask(url: string, signal: AbortSignal): Promise<WorkerFacts> {
-    const until = performance.now() + ANSWER_LIMIT
+    const until = performance.now() + ANSWER_LIMIT_MS
     for (;;) {
       try {
         return await askOnce(url, signal)
@@ -168,13 +164,13 @@ export function createRpcWorkers(
   }
 
   async function askOnce(url: string, signal: AbortSignal): Promise<WorkerFacts> {
-    const limited = AbortSignal.any([signal, abortAfter(ANSWER_LIMIT)])
+    const limited = AbortSignal.any([signal, abortAfter(ANSWER_LIMIT_MS)])
     const { statusCode, body } = await get(url, limited)
     if (statusCode === 503) throw new Restarting('its ggml-rpc-server is restarting')
     let text = ''
     for await (const piece of body.setEncoding('utf8')) {
       text += piece
-      if (text.length > MAX_ANSWER_LENGTH) throw new Error('its answer is too long')
+      if (text.length > MAX_ANSWER_BYTES) throw new Error('its answer is too long')
     }
     const parsed = statusCode === 200 ? parseJson(text, WorkerFactsSchema) : { fault: `status ${statusCode}` }
     if (parsed.fault !== undefined)
@@ -230,7 +226,7 @@ export function createRpcWorkers(
 
   /** Does the same once no client is connected to any worker, because the last engine may have just ended. */
   async function reachFree(alias: string, settings: RpcSettings, build: Build, waiting: Waiting): Promise<RpcWorker[]> {
-    const until = performance.now() + FREE_LIMIT
+    const until = performance.now() + FREE_LIMIT_MS
     for (;;) {
       const workers = await reach(alias, settings, build, waiting)
       const busy = workers.find(({ facts }) => facts.busy)
@@ -264,7 +260,7 @@ export function createRpcWorkers(
         for await (const piece of body.setEncoding('utf8')) {
           if (first.includes('\n')) continue
           first += piece
-          if (!first.includes('\n') && first.length < MAX_ANSWER_LENGTH) continue
+          if (!first.includes('\n') && first.length < MAX_ANSWER_BYTES) continue
           // The worker was restarted after the check, so the engine's data there is lost.
           if (statusCode !== 200 || first.split('\n')[0] !== facts.instance) break
         }
@@ -284,7 +280,7 @@ export function createRpcWorkers(
   async function budgets(held: MemoryUse): Promise<MemoryUse> {
     const all = await Promise.all(
       [...heard.values()].map(async ({ worker, at }) => {
-        if (performance.now() - at < FRESH) return worker
+        if (performance.now() - at < MEMORY_MAX_AGE_MS) return worker
         const colon = worker.endpoint.lastIndexOf(':')
         const url = `http://${worker.endpoint.slice(0, colon)}:${Number(worker.endpoint.slice(colon + 1)) + 1}${WORKER_PATH}`
         try {

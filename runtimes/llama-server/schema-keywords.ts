@@ -74,19 +74,13 @@ const IGNORED = new Set([
 ])
 export const KNOWN_FORMAT = /^(date|time|date-time|uuid[1-5]?)$/
 export function unfit(at: string, why: string): CorralError {
-  return new CorralError(
-    'invalid_request',
-    `No value can match the JSON schema: ${shown(at)} ${why}. Correct the schema.`,
-    {
-      details: { path: shown(at) }
-    }
-  )
+  const text = `No value can match the JSON schema: ${shown(at)} ${why}. Correct the schema.`
+  return new CorralError('invalid_request', text, { details: { path: shown(at) } })
 }
 
 export function malformed(at: string, must: string): CorralError {
-  return new CorralError('invalid_request', `The JSON schema is malformed: ${shown(at)} ${must}.`, {
-    details: { path: shown(at) }
-  })
+  const text = `The JSON schema is malformed: ${shown(at)} ${must}.`
+  return new CorralError('invalid_request', text, { details: { path: shown(at) } })
 }
 
 const MAX_PATH = 200

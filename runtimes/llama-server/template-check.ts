@@ -38,11 +38,8 @@ export async function checkTemplate(build: Build, template: string, options: Que
       )
     }
     if (fault === undefined) return
-    throw new CorralError(
-      'invalid_request',
-      `llama.cpp cannot use the chat template${fault && `: ${fault}`}. Correct the template, or remove it to use the model's own.`,
-      { param: 'template' }
-    )
+    const message = `llama.cpp cannot use the chat template${fault && `: ${fault}`}. Correct the template, or remove it to use the model's own.`
+    throw new CorralError('invalid_request', message, { param: 'template' })
   } finally {
     await rm(folder, { recursive: true, force: true })
   }

@@ -96,11 +96,9 @@ const IGNORES_SCHEMAS =
 /** @throws CorralError `unsupported_capability` for a schema that llama.cpp would ignore */
 export function requireSchemas({ response_format, json_schema }: EngineFields, template: string): void {
   if (!isConstrained({ response_format, json_schema }) || !IGNORES_SCHEMAS.test(template)) return
-  throw new CorralError(
-    'unsupported_capability',
-    "llama.cpp does not constrain this model's answers to JSON or a schema, because it does not support that for its chat template. Describe the format in a message instead, or use another model.",
-    { param: 'response_format' }
-  )
+  const text =
+    "llama.cpp does not constrain this model's answers to JSON or a schema, because it does not support that for its chat template. Describe the format in a message instead, or use another model."
+  throw new CorralError('unsupported_capability', text, { param: 'response_format' })
 }
 
 /** The texts around thinking, and before the answer after and without thinking. */

@@ -18,28 +18,20 @@ export function requireFittingText(body: EngineFields, contextSize: number): voi
   const { messages, prompt, input_prefix, input_suffix, content, input, query, documents } = body
   const single = [prompt, content, input, documents].flat()
   const most = longestText(contextSize)
-  const length = [
-    textLength(messages),
-    textLength([input_prefix, input_suffix, query]),
-    ...single.map(textLength)
-  ].find(each => each > most)
+  const lengths = [messages, [input_prefix, input_suffix, query], ...single].map(textLength)
+  const length = lengths.find(each => each > most)
   if (length === undefined) return
-  throw new CorralError(
-    'context_exceeded',
-    `The text has ${length} characters and cannot fit into a context of ${contextSize} tokens.`,
-    { details: { n_prompt_tokens: Math.ceil(length / CHARACTERS_PER_TOKEN), n_ctx: contextSize } }
-  )
+  const message = `The text has ${length} characters and cannot fit into a context of ${contextSize} tokens.`
+  const details = { n_prompt_tokens: Math.ceil(length / CHARACTERS_PER_TOKEN), n_ctx: contextSize }
+  throw new CorralError('context_exceeded', message, { details })
 }
 
 /** Rejects texts that are too long for a request to tokenize them. @throws CorralError `over_limit` */
 export function requireShortText(content: unknown, contextSize: number): void {
   const [length, most] = [textLength(content), longestText(contextSize)]
   if (length <= most) return
-  throw new CorralError(
-    'over_limit',
-    `"content" has ${length} characters, but this model's engine tokenizes at most ${most} per request. Send it in parts.`,
-    { param: 'content', details: { value: most, given: length } }
-  )
+  const message = `"content" has ${length} characters, but this model's engine tokenizes at most ${most} per request. Send it in parts.`
+  throw new CorralError('over_limit', message, { param: 'content', details: { value: most, given: length } })
 }
 
 /** The memory and time that an engine takes for a text of more characters are explained by its length. */

@@ -43,8 +43,7 @@ export function getSha256({ digest }: ReleaseAsset): string | undefined {
   return /^sha256:([0-9a-f]{64})$/i.exec(digest ?? '')?.[1]?.toLowerCase()
 }
 
-/** Milliseconds within which a server must start to answer, and without a byte. */
-const ANSWER_LIMIT = 10_000
+const ANSWER_LIMIT_MS = 10_000
 const STALL_LIMIT = 30_000
 const REDIRECTS = 5
 const PAGE_SIZE = 50
@@ -52,8 +51,7 @@ const PAGE_SIZE = 50
 /** Consecutive attempts without progress before a download is given up, and milliseconds before the second attempt. */
 const ATTEMPTS = 4
 const PAUSE = 500
-/** Bytes that a download must receive to show progress. */
-const PROGRESS = 64 * 1024
+const MIN_PROGRESS_BYTES = 64 * 1024
 
 export class ReleaseStatusError extends CorralError {
   readonly answered: number
@@ -118,7 +116,7 @@ export class ReleaseServer {
       const { request } = await import('undici')
       this.#connections ??= openConnections(undefined, {
         connect: { timeout: parseDuration(connect_timeout)! },
-        headersTimeout: Math.min(ANSWER_LIMIT, stallTimeout),
+        headersTimeout: Math.min(ANSWER_LIMIT_MS, stallTimeout),
         bodyTimeout: stallTimeout
       })
       const { to } = await this.#connections
@@ -144,11 +142,8 @@ export class ReleaseServer {
       signal.throwIfAborted()
       if (error instanceof CorralError) throw error
       const reasons = (error instanceof AggregateError ? error.errors : [error]).map(errorMessage)
-      throw new CorralError(
-        'hub_unreachable',
-        `${address}: ${[...new Set(reasons)].join('; ')}. Check the network and its proxy (HTTPS_PROXY), or set a mirror with runtimes.release.`,
-        { cause: error }
-      )
+      const message = `${address}: ${[...new Set(reasons)].join('; ')}. Check the network and its proxy (HTTPS_PROXY), or set a mirror with runtimes.release.`
+      throw new CorralError('hub_unreachable', message, { cause: error })
     }
   }
 
@@ -263,11 +258,8 @@ export class ReleaseServer {
       } catch (error) {
         signal.throwIfAborted()
         if (error instanceof CorralError || isSystemError(error, 'ENOSPC', 'EDQUOT', 'EIO', 'EROFS')) throw error
-        throw new CorralError(
-          'hub_unreachable',
-          `${asset.name}: the download stopped after ${bytes} of ${asset.size} bytes (${errorMessage(error)}). Try again.`,
-          { cause: error }
-        )
+        const message = `${asset.name}: the download stopped after ${bytes} of ${asset.size} bytes (${errorMessage(error)}). Try again.`
+        throw new CorralError('hub_unreachable', message, { cause: error })
       } finally {
         body.destroy()
       }
@@ -282,7 +274,7 @@ export class ReleaseServer {
           done = true
         } catch (error) {
           signal.throwIfAborted()
-          failures = bytes - before >= PROGRESS ? 1 : failures + 1
+          failures = bytes - before >= MIN_PROGRESS_BYTES ? 1 : failures + 1
           if (!isRetryable(error) || failures === ATTEMPTS) throw error
           await sleep(PAUSE * 2 ** (failures - 1), undefined, { signal }).catch(() => signal.throwIfAborted())
         }

@@ -29,17 +29,13 @@ import { WorkerCache } from './worker-cache.ts'
 
 const MIB = 2 ** 20
 const GIB = 2 ** 30
-/** Milliseconds within which `ggml-rpc-server` must listen. Drivers can be slow to start. */
-const START_LIMIT = 60_000
-/** Milliseconds that a process gets to end on its own. */
-const STOP_GRACE = 2000
-/** Milliseconds between starts of a server that keeps ending. Doubled each time. */
-const FIRST_PAUSE = 1000
+const START_LIMIT_MS = 60_000
+const STOP_GRACE_MS = 2000
+const FIRST_PAUSE_MS = 1000
 const MAX_PAUSE = 30_000
 /** Milliseconds of running after which a server is assumed to have worked. */
 const WORKED = 60_000
-/** Milliseconds between checks of the size of a cache that is being written. */
-const TRIM_INTERVAL = 5000
+const TRIM_INTERVAL_MS = 5000
 /** Milliseconds for which a client's connection may outlive its follower. */
 const CUT_OFF = 10_000
 /** Far more connections than asking for a worker's facts needs. */
@@ -97,10 +93,8 @@ export async function listenAddress(
   // An address does not become private by belonging to this machine.
   const open = reached.find(each => isPublicAddress(each, new Set()))
   if (open === undefined || insecure) return address
-  throw new CorralError(
-    'address_not_allowed',
-    `A worker on ${host} could be reached from the internet (${open}), and anyone who reaches it can run programs on this machine, because llama.cpp's RPC has neither keys nor encryption. Listen on an address of a private network or a VPN (--host), or add --insecure if a firewall admits only your machines.`
-  )
+  const message = `A worker on ${host} could be reached from the internet (${open}), and anyone who reaches it can run programs on this machine, because llama.cpp's RPC has neither keys nor encryption. Listen on an address of a private network or a VPN (--host), or add --insecure if a firewall admits only your machines.`
+  throw new CorralError('address_not_allowed', message)
 }
 
 /** Offers this machine to others: runs `ggml-rpc-server` of the build that engines use, and reports facts about it. */
@@ -118,10 +112,8 @@ export function createWorkerHost(deps: {
       const { id, kind, source, digest, commit } = build
       const program = build.executables.rpcServer
       if (program === undefined) {
-        throw new CorralError(
-          'runtime_missing',
-          `The llama.cpp build ${build.id} has no ggml-rpc-server beside its llama-server (${build.directory}). Choose another one with "corral runtime use", or name a folder that has it with --llama-cpp.`
-        )
+        const message = `The llama.cpp build ${build.id} has no ggml-rpc-server beside its llama-server (${build.directory}). Choose another one with "corral runtime use", or name a folder that has it with --llama-cpp.`
+        throw new CorralError('runtime_missing', message)
       }
       const folder = join(cache, 'rpc', `${options.port}`)
       const store = options.cache > 0 ? new WorkerCache(folder, options.cache) : undefined
@@ -208,7 +200,7 @@ function superviseServer(settings: {
   }
   const trimming = setInterval(() => {
     if (clients > 0) void tend(store => store.trim())
-  }, TRIM_INTERVAL)
+  }, TRIM_INTERVAL_MS)
   trimming.unref()
 
   async function start(signal: AbortSignal | undefined): Promise<void> {
@@ -254,7 +246,7 @@ function superviseServer(settings: {
     const untilLeft = async () => {
       while (clients > 0) await sleep(10, undefined, { signal: limit })
     }
-    const limit = AbortSignal.any([abortAfter(START_LIMIT), stopped.signal, ...(signal ? [signal] : [])])
+    const limit = AbortSignal.any([abortAfter(START_LIMIT_MS), stopped.signal, ...(signal ? [signal] : [])])
     try {
       // It prints nothing until a client has connected.
       await Promise.race([failure, untilConnected(host, port, limit).then(() => listens)])
@@ -291,7 +283,7 @@ function superviseServer(settings: {
     const why = signal ?? `exit code ${code}`
     log.warn({ why }, 'ggml-rpc-server exited unexpectedly and will be restarted')
     notice(`ggml-rpc-server exited unexpectedly (${why}) and will be restarted`)
-    let pause = performance.now() - began > WORKED ? 0 : FIRST_PAUSE
+    let pause = performance.now() - began > WORKED ? 0 : FIRST_PAUSE_MS
     while (!stopped.signal.aborted) {
       await sleep(pause, undefined, { signal: stopped.signal }).catch(() => {})
       if (stopped.signal.aborted) return
@@ -301,7 +293,7 @@ function superviseServer(settings: {
         return
       } catch (error) {
         if (stopped.signal.aborted) return
-        pause = Math.min(MAX_PAUSE, Math.max(FIRST_PAUSE, pause * 2))
+        pause = Math.min(MAX_PAUSE, Math.max(FIRST_PAUSE_MS, pause * 2))
         log.warn({ reason: errorMessage(error), again: pause }, 'ggml-rpc-server could not be restarted')
         notice(`${errorMessage(error)} The next try is in ${pause / 1000} s.`)
       }
@@ -345,7 +337,7 @@ function superviseServer(settings: {
       const last = child
       if (last) {
         last.end()
-        const timer = setTimeout(() => last.kill(), STOP_GRACE)
+        const timer = setTimeout(() => last.kill(), STOP_GRACE_MS)
         await last.exited
         clearTimeout(timer)
       }
@@ -407,11 +399,8 @@ async function tellFacts(
   try {
     await once(http, 'listening')
   } catch (error) {
-    throw new CorralError(
-      'load_failed',
-      `A worker reports its facts on the port after its own, but cannot listen on ${host}:${port}: ${errorMessage(error)}. Choose another port with --port.`,
-      { cause: error }
-    )
+    const message = `A worker reports its facts on the port after its own, but cannot listen on ${host}:${port}: ${errorMessage(error)}. Choose another port with --port.`
+    throw new CorralError('load_failed', message, { cause: error })
   }
   return async () => {
     const closed = once(http, 'close')

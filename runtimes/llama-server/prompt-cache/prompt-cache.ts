@@ -20,8 +20,7 @@ const SLOWEST = 100_000
 /** Assumed until they are measured: milliseconds to process a token, and bytes that are restored in a millisecond. */
 const USUAL_PACE = 1
 const USUAL_SPEED = 500_000
-/** Milliseconds after a save until its file is read again. */
-const SEAL_DELAY = 3000
+const SEAL_DELAY_MS = 3000
 /** The weight of the latest measurement, and the bytes of a state whose restore is measured. */
 const LATEST_WEIGHT = 0.3
 const MEASURED_BYTES = 8 * 2 ** 20
@@ -65,7 +64,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
    */
   function sealLater(store: StateStore, state: SavedState): void {
     unsealed.set(state, store)
-    sealTimer ??= setTimeout(() => void sealAll(), SEAL_DELAY).unref()
+    sealTimer ??= setTimeout(() => void sealAll(), SEAL_DELAY_MS).unref()
   }
 
   function sealAll(): Promise<void> {

@@ -8,13 +8,12 @@ import type { SavedState } from './saved-state.ts'
 /** Prompts with fewer bytes are processed again faster than they are restored. */
 const MIN_PROMPT_BYTES = 256
 /** Milliseconds after an answer until its state is saved, unless conversations are competing for slots. */
-const IDLE_BEFORE_SAVE = 5000
+const IDLE_BEFORE_SAVE_MS = 5000
 /** Bytes of a prompt that are worth a slower next turn, so that the end of corral cannot lose them. */
 const MUCH_UNSAVED = 4096
-/** Milliseconds for which conversations that have displaced each other count as competing. */
-const COMPETING_FOR = 600_000
+const COMPETING_FOR_MS = 600_000
 /** Milliseconds after which a conversation is half as likely to return. */
-const HALF_LIFE = 3_600_000
+const HALF_LIFE_MS = 3_600_000
 
 /** The share of the free memory that states may use, unless the admin sets an amount. */
 const MEMORY_SHARE = 0.25
@@ -44,13 +43,13 @@ export function isWorthSaving(slot: {
  * @param unsaved bytes of the prompt that no saved state has
  */
 export function getSaveDelay(exact: boolean, sinceDisplaced: number, unsaved: number): number | undefined {
-  if (sinceDisplaced < COMPETING_FOR) return 0
-  return exact && unsaved < MUCH_UNSAVED ? undefined : IDLE_BEFORE_SAVE
+  if (sinceDisplaced < COMPETING_FOR_MS) return 0
+  return exact && unsaved < MUCH_UNSAVED ? undefined : IDLE_BEFORE_SAVE_MS
 }
 
 /** The value of a state's bytes: the time to compute it again × the probability of its return ÷ its size. */
 function getValue({ tokens, usedAt, bytes }: SavedState, pace: number, now: number): number {
-  return (tokens * pace * 2 ** ((usedAt - now) / HALF_LIFE)) / bytes
+  return (tokens * pace * 2 ** ((usedAt - now) / HALF_LIFE_MS)) / bytes
 }
 
 /** Chooses which states to evict for a new one: the least valuable ones of owners above their share of the budget. */

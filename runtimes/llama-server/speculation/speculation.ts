@@ -111,11 +111,8 @@ export function createSpeculation({ directory, log, isEnabled, times = USUAL_TIM
     /** Refuses a request for log probabilities, which are unknown for guessed tokens. The next engine guesses none. */
     refuseProbabilities({ key, model }: Chosen): never {
       exact.set(key, performance.now())
-      throw new CorralError(
-        'engine_crashed',
-        `The model "${model}" is being loaded again, because its engine does not know the log probabilities of tokens that it guessed ahead. Send the request again.`,
-        { details: { cause: 'outdated', sent: false } }
-      )
+      const message = `The model "${model}" is being loaded again, because its engine does not know the log probabilities of tokens that it guessed ahead. Send the request again.`
+      throw new CorralError('engine_crashed', message, { details: { cause: 'outdated', sent: false } })
     },
 
     /** Measures an engine until it ends. @param outdate called once another method should be used */
