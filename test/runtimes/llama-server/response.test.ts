@@ -1,6 +1,7 @@
 import t from 'tap'
 import { ResponseBody, readText } from '../../../runtimes/llama-server/response-body.ts'
 import { MalformedResponse, ResponseReader } from '../../../runtimes/llama-server/response-reader.ts'
+import { readFixture } from '../../support/fixture.ts'
 
 /** Reads a response in pieces that end at these offsets, from memory that is reused for each piece. */
 function read(text: string, ends: readonly number[] = []) {
@@ -20,47 +21,14 @@ function read(text: string, ends: readonly number[] = []) {
 }
 
 const CHUNKED = 'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n'
-const RESPONSES: [what: string, text: string, expected: object][] = [
-  [
-    'chunks',
-    `${CHUNKED}5\r\nHello\r\n1;name=value\r\n,\r\nB\r\n you\r\nthere\r\n0\r\n\r\n`,
-    { status: 200, body: 'Hello, you\r\nthere', complete: true }
-  ],
-  [
-    'chunks with a trailer and more than a response after it',
-    `${CHUNKED}00a \r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\nHTTP/1.1 500`,
-    { status: 200, body: '0123456789', complete: true }
-  ],
-  [
-    'a body with a length',
-    'HTTP/1.1 404 \r\ncontent-LENGTH:\t5 \r\nX: a:b\r\n\r\nHellomore',
-    { status: 404, body: 'Hello', complete: true }
-  ],
-  ['no body', 'HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n', { status: 200, body: '', complete: true }],
-  ['a status without a body', 'HTTP/1.1 204\r\nConnection: close\r\n\r\n', { status: 204, body: '', complete: true }],
-  [
-    'a body until the connection ends',
-    'HTTP/1.0 500 Internal\r\n\r\nHello',
-    { status: 500, body: 'Hello', complete: false, ended: true }
-  ],
-  [
-    'a provisional answer before the real one',
-    'HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nOK',
-    { status: 200, body: 'OK', complete: true }
-  ],
-  ['interrupted chunks', `${CHUNKED}5\r\nHel`, { status: 200, body: 'Hel', complete: false, ended: false }],
-  ['chunks without their end', `${CHUNKED}1\r\nx\r\n`, { status: 200, body: 'x', complete: false, ended: false }],
-  [
-    'an interrupted body',
-    'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nHel',
-    { status: 200, body: 'Hel', complete: false, ended: false }
-  ],
-  ['an interrupted head', 'HTTP/1.1 200 OK\r\nX: y\r\n', { status: undefined, body: '', ended: false }],
-  ['nothing', '', { status: undefined, body: '', complete: false, ended: false }]
-]
+const cases = readFixture<{
+  responses: { what: string; text: string; expected: object }[]
+  malformed: [what: string, text: string][]
+}>('engine-responses.yaml')
 
 t.test('reads responses in one piece, byte by byte, and split at every place', t => {
-  for (const [what, text, expected] of RESPONSES) {
+  for (const { what, text: given, expected } of cases.responses) {
+    const text = given.replace('CHUNKED', CHUNKED)
     t.match(read(text), expected, what)
     const places = Array.from(text, (_, at) => at)
     t.match(read(text, places), expected, `${what}, byte by byte`)
@@ -84,33 +52,16 @@ t.test('pieces that arrive together stay together', t => {
 })
 
 const long = (length: number) => 'x'.repeat(length)
-const MALFORMED: [what: string, text: string][] = [
-  ['not HTTP', 'SSH-2.0-OpenSSH_9\r\n\r\n'],
-  ['another version', 'HTTP/2 200 OK\r\n\r\n'],
-  ['a status that is not a number', 'HTTP/1.1 2x0 OK\r\n\r\n'],
-  ['another protocol', 'HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n'],
-  ['a header without a colon', 'HTTP/1.1 200 OK\r\nnonsense\r\n\r\n'],
-  ['a header on two lines', 'HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n'],
-  ['a space before the colon', 'HTTP/1.1 200 OK\r\nContent-Length : 5\r\n\r\nHello'],
-  ['a length that is not a number', 'HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n'],
-  ['a length beyond all numbers', `HTTP/1.1 200 OK\r\nContent-Length: ${'9'.repeat(40)}\r\n\r\n`],
-  ['two lengths', 'HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n'],
-  ['an unknown coding', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n'],
-  ['two codings', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n'],
-  ['a chunk without a size', `${CHUNKED}\r\nHello`],
-  ['a size that is not a number', `${CHUNKED}5x\r\nHello\r\n`],
-  ['a size beyond all numbers', `${CHUNKED}${'f'.repeat(16)}\r\n`],
-  ['a negative size', `${CHUNKED}-5\r\nHello\r\n`],
-  ['a chunk that is longer than its size', `${CHUNKED}4\r\nHello\r\n`],
-  ['a line that ends with only a line feed', `${CHUNKED}5\nHello\r\n`],
+const LONG: [what: string, text: string][] = [
   ['an endless head', `HTTP/1.1 200 OK\r\nX: ${long(2 ** 17)}`],
   ['a head that is too long', `HTTP/1.1 200 OK\r\nX: ${long(2 ** 17)}\r\n\r\n`],
-  ['an endless size', `${CHUNKED}5;${long(2 ** 13)}`],
-  ['an endless trailer', `${CHUNKED}0\r\n${`X: ${long(1000)}\r\n`.repeat(100)}`]
+  ['an endless size', `CHUNKED5;${long(2 ** 13)}`],
+  ['an endless trailer', `CHUNKED0\r\n${`X: ${long(1000)}\r\n`.repeat(100)}`]
 ]
 
 t.test('rejects malformed responses, however they are split', t => {
-  for (const [what, text] of MALFORMED) {
+  for (const [what, given] of [...cases.malformed, ...LONG]) {
+    const text = given.replace('CHUNKED', CHUNKED)
     t.throws(() => read(text), MalformedResponse, what)
     const step = Math.max(1, Math.ceil(text.length / 2000))
     const places = Array.from({ length: Math.ceil(text.length / step) }, (_, at) => at * step)

@@ -6,103 +6,27 @@ import {
   thinkingMarks,
   thinkingWriter
 } from '../../../runtimes/llama-server/template-thinking.ts'
+import { readFixture } from '../../support/fixture.ts'
 
-/** What requests of each API say about thinking. */
-const SAID: [request: object, thinking: object][] = [
-  [{}, {}],
-  [{ think: true }, { enabled: true }],
-  [{ think: false }, { enabled: false }],
-  [{ think: 'low' }, { enabled: true, effort: 'low' }],
-  [{ think: 'none', reasoning_effort: 'high' }, { enabled: false }],
-  [{ reasoning_effort: 'xhigh' }, { enabled: true, effort: 'xhigh' }],
-  [{ reasoning_effort: 'none' }, { enabled: false }],
-  [{ reasoning_effort: null, reasoning: { effort: null } }, {}],
-  [{ reasoning: { effort: 'minimal' } }, { enabled: true, effort: 'minimal' }],
-  [{ reasoning: { enabled: true, max_tokens: 50 } }, { enabled: true, budget: 50 }],
-  [{ reasoning: 'off' }, { enabled: false }],
-  [{ reasoning: 'on' }, { enabled: true }],
-  [{ thinking: { type: 'enabled', budget_tokens: 1024 } }, { enabled: true, budget: 1024 }],
-  [
-    { thinking: { type: 'adaptive' }, output_config: { effort: 'max' } },
-    { enabled: true, effort: 'max' }
-  ],
-  [{ thinking: { type: 'disabled' }, output_config: { effort: 'max' } }, { enabled: false }],
-  [
-    { enable_thinking: true, thinking_budget: 7 },
-    { enabled: true, budget: 7 }
-  ],
-  [{ chat_template_kwargs: { enable_thinking: false }, reasoning_effort: 'high' }, { enabled: false }],
-  [{ think: 1, thinking: { type: { toString: 1 } }, reasoning: ['none'], reasoning_effort: { toString: 1 } }, {}],
-  [{ thinking: [], thinking_budget: 'much', reasoning_budget: -1, chat_template_kwargs: 'none' }, {}]
-]
+const { said, templates, written } = readFixture<{
+  said: { request: object; thinking: object }[]
+  templates: Record<string, string>
+  written: [template: string, request: object, variables: object, budget?: number][]
+}>('thinking-cases.yaml')
 
 t.test('reads thinking in the words of each API', async t => {
-  for (const [request, thinking] of SAID) t.same(readThinking({ ...request }), thinking, JSON.stringify(request))
+  for (const { request, thinking } of said) t.same(readThinking({ ...request }), thinking, JSON.stringify(request))
 })
 
-const PLAIN = '{% if enable_thinking %}<think>{% endif %}'
-const FORCED = '<|assistant|><think>'
-const LEVELS = '{% if reasoning_effort is defined %}Reasoning: {{ reasoning_effort }}{% endif %}'
-const HIGHEST = `${PLAIN}{% if reasoning_effort == 'max' %}Think hard.{% endif %}`
-const LISTED = "{% if reasoning_effort not in ['high', 'low', 'no_think'] %}{{ raise_exception('no') }}{% endif %}"
-const OTHER =
-  "{% if thinking and thinking_effort not in ['low', 'high', 'max'] %}{{ raise_exception('no') }}{% endif %}"
-const MODE = "{% if thinking_mode == 'disabled' %}</think>{% endif %}"
-const BUDGET = '{% if thinking_budget == 0 %}</think>{% endif %}'
-const TALK = "{# thinking #}thinking {{ 'thinking_mode' }}{{ m.thinking_budget }}<think>"
-const on = { enable_thinking: true }
-const off = { enable_thinking: false }
-
-/** Templates, requests, the variables for the template and the budget. */
-const WRITTEN: [template: string, request: object, variables: object, budget?: number][] = [
-  [PLAIN, {}, {}],
-  [PLAIN, { think: false }, off],
-  [PLAIN, { reasoning_effort: 'low' }, on, 2048],
-  [PLAIN, { reasoning_effort: 'minimal' }, on, 512],
-  [PLAIN, { reasoning_effort: 'medium' }, on],
-  [PLAIN, { thinking_budget: 100 }, {}, 100],
-  [PLAIN, { thinking_budget: 0 }, {}, 1],
-  [PLAIN, { thinking_budget: 5000, max_tokens: 1000 }, {}, 750],
-  [PLAIN, { max_tokens: 100, response_format: { type: 'json_object' } }, {}, 75],
-  [PLAIN, { max_tokens: 100, response_format: { type: 'text' } }, {}],
-  [PLAIN, { max_tokens: -1, grammar: 'root ::= "a"' }, {}],
-  [PLAIN, { max_tokens: 100, tools: [{}] }, {}],
-  [PLAIN, { think: true, chat_template_kwargs: { other: 1 } }, { ...on, other: 1 }],
-  [PLAIN, { think: true, chat_template_kwargs: 'x'.repeat(99) }, on],
-  [FORCED, { think: false }, off, 1],
-  [LEVELS, { reasoning_effort: 'minimal' }, { ...on, reasoning_effort: 'low' }],
-  [LEVELS, { reasoning_effort: 'xhigh' }, { ...on, reasoning_effort: 'high' }],
-  [LEVELS, { reasoning_effort: 'own' }, { ...on, reasoning_effort: 'own' }],
-  [LEVELS, { think: false }, { ...off, reasoning_effort: 'low' }],
-  [HIGHEST, { reasoning_effort: 'xhigh' }, { ...on, reasoning_effort: 'max' }],
-  [HIGHEST, { think: false }, off],
-  [LISTED, { reasoning_effort: 'medium' }, { ...on, reasoning_effort: 'high' }],
-  [LISTED, { think: true }, { ...on, reasoning_effort: 'high' }],
-  [LISTED, { think: false }, { ...off, reasoning_effort: 'no_think' }],
-  [OTHER, { reasoning_effort: 'minimal' }, { ...on, thinking: true, reasoning_effort: 'low', thinking_effort: 'low' }],
-  [MODE, { think: true }, { ...on, thinking_mode: 'enabled' }],
-  [MODE, { think: false }, { ...off, thinking_mode: 'disabled' }],
-  [BUDGET, { think: false }, { ...off, thinking_budget: 0 }],
-  [BUDGET, { thinking_budget: 64 }, { thinking_budget: 64 }, 64],
-  [TALK, { think: false }, off, 1],
-  ['', { reasoning_effort: 'high' }, on]
-]
-
 t.test('writes thinking for each kind of chat template', async t => {
-  for (const [template, request, variables, budget] of WRITTEN) {
-    const { chat_template_kwargs, thinking_budget_tokens, ...rest } = thinkingWriter(
-      template,
-      true
-    )({ messages: [], ...request })
-    t.same(
-      [chat_template_kwargs, thinking_budget_tokens],
-      [variables, budget],
-      `${template} ${JSON.stringify(request)}`
-    )
+  for (const [name, request, variables, budget] of written) {
+    const write = thinkingWriter(templates[name] ?? '', true)
+    const { chat_template_kwargs, thinking_budget_tokens, ...rest } = write({ messages: [], ...request })
+    t.same([chat_template_kwargs, thinking_budget_tokens], [variables, budget], `${name} ${JSON.stringify(request)}`)
     t.notOk('think' in rest || 'reasoning_effort' in rest || 'thinking_budget' in rest)
   }
   const body = { messages: [], think: true }
-  t.equal(thinkingWriter(PLAIN, false)(body), body, 'requests to other models stay')
+  t.equal(thinkingWriter(templates.plain!, false)(body), body, 'requests to other models stay')
   t.equal(thinkingWriter('{%'.repeat(500_000), true)(body).think, undefined, 'a malicious template is read quickly')
 })
 
