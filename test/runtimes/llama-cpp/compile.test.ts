@@ -21,69 +21,39 @@ import {
 } from '../../../runtimes/llama-cpp/sources/compile.ts'
 import { compiledSource, prebuiltPackage, type SourceOptions } from '../../../runtimes/llama-cpp/sources/compiled.ts'
 import { fetchConverter } from '../../../runtimes/llama-cpp/sources/llama-source.ts'
+import { readFixture } from '../../support/fixture.ts'
 import { thorough } from '../../support/thorough.ts'
 import { fakeServer, gpuMachine, H100, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
+const cases = readFixture<{
+  progress: [line: string, fraction?: number][]
+  commands: { missing: BuildTool[]; platform: NodeJS.Platform; release?: string; command?: string }[]
+  packages: [kind: BuildKind, platform: string, arch: string, glibc: string | null, name?: string][]
+  tools: Record<string, string>
+}>('compile-cases.yaml')
+
 t.test('parses build progress', async t => {
-  const cases: [string, number | undefined][] = [
-    ['[ 12%] Building CXX object x.o', 0.12],
-    ['[100%] Built target llama-server', 1],
-    ['[3/12] Building CXX object x.o', 0.25],
-    ['[0/0] x', undefined],
-    ['-- Configuring done', undefined],
-    ['x [ 12%]', undefined]
-  ]
-  for (const [line, fraction] of cases) t.equal(buildFraction(line), fraction, line)
+  for (const [line, fraction] of cases.progress) t.equal(buildFraction(line), fraction, line)
 })
 
 t.test('names the command that installs missing tools', async t => {
-  const all: BuildTool[] = ['git', 'cmake', 'C++ compiler', 'make or ninja']
-  const cases: [BuildTool[], NodeJS.Platform, string, string | undefined][] = [
-    [all, 'linux', 'ID=debian\n', 'sudo apt-get install -y git cmake g++ ninja-build'],
-    [['cmake'], 'linux', 'NAME="Mint"\nID=linuxmint\nID_LIKE="ubuntu debian"\n', 'sudo apt-get install -y cmake'],
-    [['C++ compiler'], 'linux', 'ID="rocky"\nID_LIKE="rhel centos fedora"\n', 'sudo dnf install -y gcc-c++'],
-    [['C++ compiler'], 'linux', 'ID=arch\n', 'sudo pacman -S --needed gcc'],
-    [['C++ compiler'], 'linux', 'ID=alpine\n', 'sudo apk add build-base linux-headers'],
-    [['git'], 'linux', 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', 'sudo zypper install -y git'],
-    [['git'], 'linux', 'ID=nixos\n', undefined],
-    [['git'], 'linux', '', undefined],
-    [['C++ compiler'], 'darwin', '', 'xcode-select --install'],
-    [['C++ compiler', 'cmake'], 'darwin', '', 'xcode-select --install && brew install cmake'],
-    [['cmake'], 'win32', '', 'winget install Kitware.CMake']
-  ]
-  for (const [missing, platform, osRelease, expected] of cases) {
-    t.equal(installCommand(missing, platform, osRelease), expected, `${platform} ${osRelease}`)
+  for (const { missing, platform, release = '', command } of cases.commands) {
+    t.equal(installCommand(missing, platform, release), command, `${platform} ${release}`)
   }
 })
 
 t.test('chooses packages and parallelism', async t => {
-  const packages: [BuildKind, string, string, string | undefined, string | undefined][] = [
-    ['cpu', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64'],
-    ['cpu', 'linux', 'arm64', '2.36', '@node-llama-cpp/linux-arm64'],
-    ['cpu', 'linux', 'x64', undefined, undefined],
-    ['cpu', 'linux', 'riscv64', '2.36', undefined],
-    ['metal', 'darwin', 'arm64', undefined, '@node-llama-cpp/mac-arm64-metal'],
-    ['cpu', 'darwin', 'arm64', undefined, undefined],
-    ['cpu', 'darwin', 'x64', undefined, '@node-llama-cpp/mac-x64'],
-    ['metal', 'darwin', 'x64', undefined, undefined],
-    ['cpu', 'win32', 'x64', undefined, undefined],
-    ['vulkan', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64-vulkan'],
-    ['vulkan', 'linux', 'arm64', '2.36', undefined],
-    ['vulkan', 'win32', 'x64', undefined, undefined],
-    ['cuda', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64-cuda'],
-    ['cuda', 'linux', 'x64', undefined, undefined],
-    ['rocm', 'linux', 'x64', '2.36', undefined]
-  ]
-  for (const [kind, platform, arch, glibc, name] of packages) {
-    t.equal(prebuiltPackage(kind, platform, arch, glibc), name, `${kind} ${platform} ${arch} ${glibc}`)
+  for (const [kind, platform, arch, glibc, name] of cases.packages) {
+    t.equal(prebuiltPackage(kind, platform, arch, glibc ?? undefined), name, `${kind} ${platform} ${arch} ${glibc}`)
   }
-  const counts: [number, number, number][] = [
+  for (const [cores, gib, count] of [
     [8, 64, 8],
     [8, 3.5, 3],
     [8, 0.2, 1],
     [1, 64, 1]
-  ]
-  for (const [cores, gib, count] of counts) t.equal(compilerCount(cores, gib * 2 ** 30), count)
+  ] as const) {
+    t.equal(compilerCount(cores, gib * 2 ** 30), count)
+  }
 
   const real = [
     'libggml-base.so',
@@ -118,34 +88,8 @@ function fakeTools(t: Test, without: string[] = []) {
   writeFileSync(server, fakeServer())
   // The stand-ins need programs that are not on the PATH under test.
   const start = `#!/bin/sh\nPATH=/usr/bin:/bin\necho "$(basename "$0") $*" >> "${calls}"\n`
-  const tools: Record<string, string> = {
-    npm: `${start}
-[ "$NPM_CONFIG_FAULT" = fail ] && { echo "npm error network" >&2; exit 1; }
-mkdir package
-case "$2" in
-  node-llama-cpp@*) mkdir package/llama; echo '{"tag":"v0.5.0"}' > package/llama/llama.cpp.info.json; : > package/llama/gitRelease.bundle;;
-  *-ext@*) mkdir -p package/bins/linux-x64-cuda/fallback; echo "for CUDA 12" > package/bins/linux-x64-cuda/fallback/libggml-cuda.so;;
-  *) mkdir -p package/bins/linux-x64
-     echo "{\\"buildOptions\\":{\\"llamaCpp\\":{\\"release\\":\\"\${NPM_CONFIG_RELEASE:-v0.5.0}\\"}}}" > package/bins/linux-x64/_nlcBuildMetadata.json
-     for l in libllama.v0.5.0.so libllama-common.so libggml.v0.5.0.so libggml-base.so; do echo lib > package/bins/linux-x64/$l; done;;
-esac
-tar czf package.tgz package; rm -r package`,
-    git: `${start}
-for last; do :; done
-mkdir -p "$last/conversion" "$last/gguf-py"; echo converter > "$last/convert_hf_to_gguf.py"; echo x > "$last/gguf-py/x"`,
-    cmake: `${start}
-if [ "$1" = --build ]; then
-  echo "[1/4] Building x"; echo "[2/4] Building y"
-  [ "$CMAKE_FAULT" = "fail $(cat "$2/project")" ] && { echo "x.cpp:1: error: expected ';'" >&2; exit 2; }
-  [ "$CMAKE_FAULT" = hang ] && sleep 1000
-  mkdir -p "$2/bin"; cp "${server}" "$2/bin/llama-server"; chmod 755 "$2/bin/llama-server"
-  echo "[4/4] Linking"
-else
-  case "$2" in *prebuilt-server) echo prebuilt;; *) echo full;; esac > "$4/project"
-fi`,
-    'c++': start,
-    make: start
-  }
+  const scripts = Object.entries(cases.tools).map(([name, text]) => [name, start + text.replaceAll('SERVER', server)])
+  const tools: Record<string, string> = { ...Object.fromEntries(scripts), 'c++': start, make: start }
   for (const name of without) delete tools[name]
   writePrograms(bin, tools)
   const read = () => (existsSync(calls) ? readFileSync(calls, 'utf8').trim().split('\n') : [])

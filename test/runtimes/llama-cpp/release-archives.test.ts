@@ -8,8 +8,18 @@ import { byRelease, isNewerRelease, releaseTag } from '../../../runtimes/llama-c
 import { findDanger, parseDigest, readArchiveName, unpackArchive } from '../../../runtimes/llama-cpp/sources/archive.ts'
 import { releaseId } from '../../../runtimes/llama-cpp/sources/release.ts'
 import { getSha256, type ReleaseAsset } from '../../../runtimes/llama-cpp/sources/release-server.ts'
+import { readFixture } from '../../support/fixture.ts'
 
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
+
+type Entry = [path: string, type: string, link?: string]
+const cases = readFixture<{
+  newer: [offered: string, present: string | null, newer: boolean][]
+  archives: Record<string, string>
+  refused: Record<string, string>
+  safe: Entry[]
+  dangerous: Entry[]
+}>('release-cases.yaml')
 
 t.test('reads release and kind from archive names', async t => {
   t.equal(releaseId('b11347', cuda12), 'release-b11347-cuda-12')
@@ -19,18 +29,8 @@ t.test('reads release and kind from archive names', async t => {
     t.equal(releaseTag(id), undefined)
 
   t.equal(releaseTag('release-v0.6.0-cuda-12'), 'v0.6.0')
-  for (const [offered, present, newer] of [
-    ['b200', 'b100', true],
-    ['b100', 'b200', false],
-    ['b100', 'b100', false],
-    ['v0.10.0', 'v0.9.1', true],
-    ['v0.9.1', 'v0.10.0', false],
-    ['v0.6.0', 'v0.6.0', false],
-    ['v0.6.0', 'b99999', true],
-    ['b1', 'v9.0.0', true],
-    ['b1', undefined, true]
-  ] as const) {
-    t.equal(isNewerRelease(offered, present), newer, `${offered} after ${present}`)
+  for (const [offered, present, newer] of cases.newer) {
+    t.equal(isNewerRelease(offered, present ?? undefined), newer, `${offered} after ${present}`)
   }
   const tags = ['b9', undefined, 'v0.9.0', 'b100', 'v0.10.0']
   const order = ['v0.10.0', 'v0.9.0', 'b100', 'b9', undefined]
@@ -48,20 +48,11 @@ t.test('reads release and kind from archive names', async t => {
     const { tag, runtime } = readArchiveName(name, builtInKinds, on)
     return `${tag} ${runtime?.name}`
   }
-  t.equal(read('llama-b11347-bin-ubuntu-x64.tar.gz'), 'b11347 cpu')
-  t.equal(read('llama-b11347-bin-ubuntu-cuda-12.8-x64.tar.gz'), 'b11347 cuda-12')
-  t.equal(read('llama-b11347-bin-ubuntu-cuda-13.4-x64.tar.gz'), 'b11347 cuda-13')
-  t.equal(read('llama-b11347-bin-ubuntu-vulkan-x64.tar.gz'), 'b11347 vulkan')
+  for (const [name, expected] of Object.entries(cases.archives)) t.equal(read(name), expected)
   t.equal(read('llama-b11347-bin-win-cuda-13.4-x64.zip', { platform: 'win32', arch: 'x64' }), 'b11347 cuda-13')
-  t.equal(read('llama-v0.6.0-bin-ubuntu-vulkan-x64.tar.gz'), 'v0.6.0 vulkan')
-  t.equal(read('my-build.zip'), 'undefined undefined')
-  const refused: [string, RegExp][] = [
-    ['llama-b11347-bin-win-cpu-x64.zip', /is for win32 x64; this machine is linux x64/],
-    ['llama-b11347-bin-ubuntu-arm64.tar.gz', /is for linux arm64/],
-    ['cudart-llama-bin-win-cuda-12.4-x64.zip', /contains only libraries/],
-    ['model.gguf', /not an archive that corral can unpack/]
-  ]
-  for (const [name, message] of refused) t.throws(() => read(name), { code: 'invalid_request', message })
+  for (const [name, text] of Object.entries(cases.refused)) {
+    t.throws(() => read(name), { code: 'invalid_request', message: new RegExp(text) })
+  }
 
   t.equal(parseDigest(`sha256:${'A'.repeat(64)}`), 'a'.repeat(64))
   t.equal(parseDigest(undefined), undefined)
@@ -73,27 +64,11 @@ t.test('reads release and kind from archive names', async t => {
 })
 
 t.test('rejects dangerous archive entries', async t => {
-  const cases: [string, string, string?, boolean?][] = [
-    ['llama-b1/llama-server', 'File'],
-    ['llama-b1/', 'Directory'],
-    ['llama-b1/libllama.so', 'SymbolicLink', 'libllama.so.0'],
-    ['a/b/link', 'SymbolicLink', '../c'],
-    ['a/hard', 'Link', 'a/file'],
-    ['../evil', 'File', undefined, true],
-    ['a/../../evil', 'File', undefined, true],
-    ['/etc/passwd', 'File', undefined, true],
-    ['C:\\evil', 'File', undefined, true],
-    ['a\\..\\..\\evil', 'File', undefined, true],
-    ['a/link', 'SymbolicLink', '/etc/passwd', true],
-    ['a/link', 'SymbolicLink', '../../evil', true],
-    ['link', 'SymbolicLink', '..', true],
-    ['link', 'SymbolicLink', 'a/../../x', true],
-    ['hard', 'Link', '../evil', true],
-    ['device', 'CharacterDevice', undefined, true],
-    ['pipe', 'FIFO', undefined, true]
-  ]
-  for (const [path, type, linkpath, refused = false] of cases) {
-    t.equal(findDanger({ path, type, linkpath }) !== undefined, refused, `${path} ${type} ${linkpath ?? ''}`)
+  for (const list of ['safe', 'dangerous'] as const) {
+    for (const [path, type, linkpath] of cases[list]) {
+      const danger = findDanger({ path, type, linkpath })
+      t.equal(danger === undefined ? 'safe' : 'dangerous', list, `${path} ${type} ${linkpath ?? ''}`)
+    }
   }
 })
 

@@ -9,6 +9,7 @@ import {
   type Ticket
 } from '../../../runtimes/llama-server/input-guard.ts'
 import { isLarge } from '../../../runtimes/llama-server/text-length.ts'
+import { readFixture } from '../../support/fixture.ts'
 
 const BAD = inputOf('grammar', 'root ::= a{0,20}')
 const GOOD = inputOf('schema', '{"type":"object"}')
@@ -26,45 +27,23 @@ const bad = (more: Partial<Ticket> = {}) => ticket({ constraints: [BAD], answere
 const good = (more: Partial<Ticket> = {}) => ticket({ constraints: [GOOD], answered: true, ...more })
 const plain = (more: Partial<Ticket> = {}) => ticket({ answered: true, template: TEMPLATE, ...more })
 
+const REQUESTS = { grammar: bad, schema: good, template: plain }
+const NAMES = { [BAD.digest]: 'grammar', [GOOD.digest]: 'schema', [TEMPLATE.digest]: 'template' }
+
+interface Case {
+  what: string
+  trouble: Parameters<typeof findBlame>[1]
+  tickets: (Partial<Ticket> & { has: keyof typeof REQUESTS })[]
+  inputs: string[]
+  certain: boolean
+}
+
 t.test('finds the input that is to blame', t => {
-  const cases: [string, Ticket[], Parameters<typeof findBlame>[1], string[], boolean][] = [
-    ['one grammar', [bad(), plain()], 'loop', [BAD.digest], true],
-    ['a request alone, without inputs', [plain()], 'loop', [], true],
-    ['several without inputs', [plain(), plain()], 'loop', [], false],
-    ['two that are indistinguishable', [bad(), good()], 'loop', [BAD.digest, GOOD.digest], false],
-    ['one has generated', [bad(), good({ generated: true })], 'loop', [BAD.digest], true],
-    ['the main loop had not taken one', [bad(), good({ answered: false })], 'loop', [BAD.digest], true],
-    [
-      'one that does not report when it is taken',
-      [bad(), good({ answered: false, reportsProgress: false })],
-      'loop',
-      [BAD.digest, GOOD.digest],
-      false
-    ],
-    ['its client has left', [bad({ left: true }), plain()], 'loop', [BAD.digest], true],
-    ['the loop continued after that', [bad({ left: true, wentOn: true }), good()], 'loop', [GOOD.digest], true],
-    ['a template that is being read', [plain({ answered: false })], 'beside', [TEMPLATE.digest], true],
-    ['the main loop reads no templates', [plain({ answered: false }), bad()], 'loop', [BAD.digest], true],
-    ['beside it, no request that has begun', [bad(), plain({ answered: false })], 'beside', [TEMPLATE.digest], true],
-    [
-      'a very long text is being read',
-      [plain({ answered: false, large: true }), plain({ answered: false })],
-      'memory',
-      [],
-      true
-    ],
-    ['a schema beside a very long text', [bad({ large: true }), plain()], 'memory', [BAD.digest], true],
-    [
-      'memory, by a template without a request',
-      [plain({ answered: false, left: true, wentOn: true })],
-      'memory',
-      [TEMPLATE.digest],
-      true
-    ]
-  ]
-  for (const [name, tickets, trouble, digests, certain] of cases) {
-    const blame = findBlame(tickets, trouble, () => false)
-    t.same([blame.inputs.map(({ digest }) => digest), blame.certain], [digests, certain], name)
+  for (const { what, tickets, trouble, ...expected } of readFixture<{ cases: Case[] }>('blame-cases.yaml').cases) {
+    const open = tickets.map(({ has, ...more }) => REQUESTS[has](more))
+    const { inputs, certain } = findBlame(open, trouble, () => false)
+    const names = inputs.map(({ digest }) => NAMES[digest])
+    t.same({ inputs: names, certain }, expected, what)
   }
   const completed = findBlame([bad(), good()], 'loop', ({ digest }) => digest === GOOD.digest)
   t.same(

@@ -2,12 +2,18 @@ import t from 'tap'
 import type { RuntimeDescriptor } from '../../../../core/contracts/builds.ts'
 import type { Hardware } from '../../../../core/contracts/hardware.ts'
 import { cuda12, cuda13 } from '../../../../runtimes/llama-cpp/kinds/cuda.ts'
-import { builtInKinds, respectingEnvironment, sycl, vulkan } from '../../../../runtimes/llama-cpp/kinds/index.ts'
+import { builtInKinds, respectingEnvironment, vulkan } from '../../../../runtimes/llama-cpp/kinds/index.ts'
 import { rocm } from '../../../../runtimes/llama-cpp/kinds/rocm.ts'
 import { chooseArchives, whyUnsupported } from '../../../../runtimes/llama-cpp/ranking.ts'
 import { BUNDLED_LISTING } from '../../../../runtimes/llama-cpp/sources/release.ts'
+import { readFixture } from '../../../support/fixture.ts'
 import { amd, INTEGRATED, machine, nvidia, UNKNOWN_SYSTEM } from './machines.ts'
 import { candidate, NAMES, order } from './support.ts'
+
+const tables = readFixture<{
+  archives: [kind: string, system: string, archives?: string][]
+  devices: [kind: string, id: string, description: string, used: boolean][]
+}>('archive-cases.yaml')
 
 t.test('chooses archives from the current file names', async t => {
   const asset = (name: string) => ({ name, browser_download_url: `https://x/${name}`, size: 1 })
@@ -16,40 +22,16 @@ t.test('chooses archives from the current file names', async t => {
     return found?.map(({ name }) => name).join(' ')
   }
   const linux = machine([nvidia('RTX 4090', '8.9', '610.1', '13.4')])
-  const windows = machine([nvidia('RTX 4090', '8.9', '610.1', '13.4')], { platform: 'win32' })
-  const on = (platform: string, arch: string) => machine([], { platform, arch })
+  const on = (platform: string, arch: string) => ({ ...linux, platform, arch })
   const T = `llama-${BUNDLED_LISTING.tag}-bin`
-  const table: [kind: string, hardware: Hardware, archives: string | undefined][] = [
-    ['cpu', linux, `${T}-ubuntu-x64.tar.gz`],
-    ['cpu', on('linux', 'arm64'), `${T}-ubuntu-arm64.tar.gz`],
-    ['cpu', on('linux', 's390x'), `${T}-ubuntu-s390x.tar.gz`],
-    ['cpu', on('darwin', 'x64'), `${T}-macos-x64.tar.gz`],
-    ['cpu', on('darwin', 'arm64'), `${T}-macos-arm64.tar.gz`],
-    ['cpu', windows, `${T}-win-cpu-x64.zip`],
-    ['cpu', on('win32', 'arm64'), `${T}-win-cpu-arm64.zip`],
-    ['cpu', on('linux', 'riscv64'), undefined],
-    ['cpu', on('freebsd', 'x64'), undefined],
-    ['metal', on('darwin', 'arm64'), `${T}-macos-arm64.tar.gz`],
-    ['metal', on('darwin', 'x64'), undefined],
-    ['cuda-12', linux, `${T}-ubuntu-cuda-12.8-x64.tar.gz cudart-${T}-ubuntu-cuda-12.8-x64.tar.gz`],
-    ['cuda-13', linux, `${T}-ubuntu-cuda-13.4-x64.tar.gz cudart-${T}-ubuntu-cuda-13.4-x64.tar.gz`],
-    ['cuda-13', on('linux', 'arm64'), `${T}-ubuntu-cuda-13.4-arm64.tar.gz cudart-${T}-ubuntu-cuda-13.4-arm64.tar.gz`],
-    ['cuda-12', on('linux', 'arm64'), undefined],
-    ['cuda-12', windows, `${T}-win-cuda-12.4-x64.zip cudart-llama-bin-win-cuda-12.4-x64.zip`],
-    ['cuda-13', windows, `${T}-win-cuda-13.4-x64.zip cudart-llama-bin-win-cuda-13.4-x64.zip`],
-    ['cuda-13', on('win32', 'arm64'), `${T}-win-cuda-13.4-arm64.zip cudart-llama-bin-win-cuda-13.4-arm64.zip`],
-    ['rocm', linux, `${T}-ubuntu-rocm-10.0-x64.tar.gz`],
-    ['rocm', windows, `${T}-win-rocm-10.0-x64.zip`],
-    ['vulkan', linux, `${T}-ubuntu-vulkan-x64.tar.gz`],
-    ['vulkan', on('linux', 'arm64'), `${T}-ubuntu-vulkan-arm64.tar.gz`],
-    ['vulkan', windows, `${T}-win-vulkan-x64.zip`],
-    ['sycl', linux, `${T}-ubuntu-sycl-fp16-x64.tar.gz`],
-    ['sycl', windows, `${T}-win-sycl-x64.zip`]
-  ]
-  for (const [kind, hardware, archives] of table) {
-    t.equal(chosen(kind, hardware), archives, `${kind} on ${hardware.platform} ${hardware.arch}`)
+  for (const [kind, system, archives] of tables.archives) {
+    const [platform, arch] = system.split(' ') as [string, string]
+    t.equal(chosen(kind, on(platform, arch)), archives?.replaceAll('TAG', T), `${kind} on ${system}`)
   }
-  t.equal(chosen('rocm', windows, ['llama-b9000-bin-win-hip-radeon-x64.zip']), 'llama-b9000-bin-win-hip-radeon-x64.zip')
+  t.equal(
+    chosen('rocm', on('win32', 'x64'), ['llama-b9000-bin-win-hip-radeon-x64.zip']),
+    'llama-b9000-bin-win-hip-radeon-x64.zip'
+  )
   t.equal(
     chosen(
       'sycl',
@@ -113,7 +95,7 @@ t.test('chooses archives from the current file names', async t => {
   )
   for (const [kind, hardware] of [
     [cuda13, linux],
-    [cuda13, windows],
+    [cuda13, on('win32', 'x64')],
     [cuda12, on('linux', 'riscv64')],
     [vulkan, glibc('2.36')]
   ] as const) {
@@ -153,18 +135,8 @@ t.test('sets the environment, and lists devices that show that it works', async 
   )
   t.equal(respectingEnvironment(vulkan, {}), vulkan)
 
-  const devices: [kind: RuntimeDescriptor, id: string, description: string, used: boolean][] = [
-    [cuda13, 'CUDA0', 'NVIDIA GeForce RTX 4090', true],
-    [cuda13, 'RPC[10.0.0.2:50052]', 'CUDA', false],
-    [rocm, 'ROCm1', 'AMD Radeon RX 6800', true],
-    [vulkan, 'Vulkan1', 'NVIDIA GeForce RTX 3060', true],
-    [vulkan, 'Vulkan0', 'llvmpipe (LLVM 17.0.6, 256 bits)', false],
-    [sycl, 'SYCL0', 'Intel(R) Arc(TM) Pro B70 Graphics', true],
-    [builtInKinds[0]!, 'MTL0', 'Apple M1', true],
-    [builtInKinds[0]!, 'Metal', 'Apple M3 Max', true],
-    [builtInKinds[0]!, 'BLAS', 'Accelerate', false],
-    [builtInKinds.at(-1)!, 'CUDA0', 'NVIDIA GeForce RTX 4090', false]
-  ]
-  for (const [kind, id, description, used] of devices)
-    t.equal(kind.usesDevice({ id, description }, []), used, `${kind.name} ${id}`)
+  for (const [name, id, description, used] of tables.devices) {
+    const kind = builtInKinds.find(kind => kind.name === name)!
+    t.equal(kind.usesDevice({ id, description }, []), used, `${name} ${id}`)
+  }
 })
