@@ -4,6 +4,7 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { stuckFailure } from './failure.ts'
+import warnings from './load-warnings.json' with { type: 'json' }
 import { addUse } from './memory/engine-need.ts'
 import { readText } from './response-body.ts'
 import type { Upstream } from './upstream.ts'
@@ -133,47 +134,12 @@ export function followLoad(
   }
 }
 
-interface LoadWarning {
-  pattern: RegExp
-  sentence: string
-  /** Not shown when no GPU layers were requested. */
-  unlessRequested?: boolean
-}
-
-/** Lines of a load that succeeds with limitations. `$1` and so on stand for the pattern's groups. */
-const WARNINGS: LoadWarning[] = [
-  {
-    pattern: /retrying without pipeline parallelism/,
-    sentence:
-      'The GPUs have too little memory for pipeline parallelism, which is now off, so long prompts are processed more slowly. A smaller num_ctx or fewer GPU layers would allow it.'
-  },
-  {
-    pattern: /failed to parse chat template \(defaulting to chatml\)/,
-    sentence:
-      "llama.cpp cannot use the model's chat template and uses another one (chatml), so answers may be badly formed. Set a template with --chat-template-file."
-  },
-  {
-    unlessRequested: true,
-    pattern: /offloaded 0\/(\d+) layers to GPU/,
-    sentence:
-      'None of the $1 layers is on a GPU although this llama.cpp build can use one, so the processor computes the answers. Check n_gpu_layers and the free memory of the GPU (corral doctor).'
-  },
-  {
-    pattern: /ggml_\w+_init: failed to initialize (?:CUDA|ROCm|HIP|MUSA|SYCL)[:,] (.+)/,
-    sentence: 'The GPU cannot be used ($1), so the processor computes the answers. Check its driver (corral doctor).'
-  },
-  {
-    pattern: /warning: failed to mlock/,
-    sentence:
-      'The model could not be locked in memory (mlock) and may be swapped out. Raise the limit on locked memory (ulimit -l).'
-  }
-]
-
 /** Returns the warnings about a load that succeeded, without repetitions. */
 export function loadWarnings(lines: readonly string[], options: { gpuLayers: number }): string[] {
-  return WARNINGS.flatMap(({ pattern, sentence, unlessRequested }) => {
-    const match = lines.map(line => pattern.exec(line)).find(found => found !== null)
-    if (!match || (unlessRequested && options.gpuLayers === 0)) return []
+  return warnings.flatMap(({ pattern, sentence, unlessRequested }) => {
+    if (unlessRequested && options.gpuLayers === 0) return []
+    const match = lines.map(line => line.match(pattern)).find(found => found !== null)
+    if (!match) return []
     return [sentence.replace(/\$(\d)/g, (_, number) => match[Number(number)] ?? '')]
   })
 }

@@ -1,4 +1,12 @@
 import type { EngineFields } from '../../core/contracts/engines.ts'
+import fields from './request-fields.json' with { type: 'json' }
+
+/**
+ * Request fields that llama-server reads in chat completions and completions, from its server-schema.cpp and
+ * server-common.cpp and those of older builds, and the `cache` field of corral (`PromptSlots.take`). Fields missing from
+ * this list are passed on all the same, and only reported as unknown.
+ */
+export const KNOWN_OPTIONS: readonly string[] = fields.known
 
 /**
  * Fields of llama-server that are never taken from a request. They select slots, whose caches belong to others
@@ -6,12 +14,7 @@ import type { EngineFields } from '../../core/contracts/engines.ts'
  * regular expressions and token lists to its own parsers. Clients send some of them with meaningless values, so they
  * are dropped and not rejected.
  */
-const NEVER = new Set(
-  `id_slot slot_id n_cmpl lora n_cache_reuse n_discard sse_ping_interval response_fields message_delimiters
-  grammar_lazy grammar_triggers preserved_tokens chat_format chat_parser parse_tool_calls generation_prompt
-  reasoning_budget_start_tag reasoning_budget_end_tags backend_sampling
-  chat_template multimodal_data image_data`.split(/\s+/)
-)
+const NEVER = new Set(fields.never)
 
 /** Other names of `max_tokens`, which llama-server would prefer. */
 const TOKEN_LIMITS = ['n_predict', 'max_completion_tokens', 'max_output_tokens']

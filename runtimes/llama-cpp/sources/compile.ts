@@ -7,6 +7,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { findExecutable, runTool, type ToolLog } from '../../../core/system/child-process.ts'
 import { isProgramOrLibrary } from '../programs.ts'
 import type { LlamaSource } from './llama-source.ts'
+import managers from './package-managers.json' with { type: 'json' }
 
 /** A source is unavailable for all kinds of builds. The same search does not try it again. */
 export class SourceUnavailable extends Error {
@@ -35,48 +36,15 @@ export interface ToolChain {
   glslc: string | undefined
 }
 
-interface PackageManager {
-  /** Ids of Linux distributions, or the platform. */
-  systems: string[]
-  install: string
-  compiler: string
-  make: string
-  git?: string
-  cmake?: string
-}
-
-const PACKAGE_MANAGERS: PackageManager[] = [
-  { systems: ['debian', 'ubuntu'], install: 'sudo apt-get install -y', compiler: 'g++', make: 'ninja-build' },
-  { systems: ['fedora', 'rhel', 'centos'], install: 'sudo dnf install -y', compiler: 'gcc-c++', make: 'ninja-build' },
-  { systems: ['arch'], install: 'sudo pacman -S --needed', compiler: 'gcc', make: 'ninja' },
-  { systems: ['alpine'], install: 'sudo apk add', compiler: 'build-base linux-headers', make: 'samurai' },
-  { systems: ['suse', 'opensuse'], install: 'sudo zypper install -y', compiler: 'gcc-c++', make: 'ninja' },
-  { systems: ['darwin'], install: 'brew install', compiler: '', make: 'ninja' },
-  {
-    systems: ['win32'],
-    install: 'winget install',
-    compiler: 'Microsoft.VisualStudio.2022.BuildTools',
-    make: 'Ninja-build.Ninja',
-    git: 'Git.Git',
-    cmake: 'Kitware.CMake'
-  }
-]
-
 /** Returns the command that installs missing tools, by the text of `/etc/os-release`. Pure. */
-export function installCommand(
-  missing: readonly BuildTool[],
-  platform: NodeJS.Platform,
-  osRelease: string
-): string | undefined {
+export function installCommand(missing: readonly BuildTool[], platform: NodeJS.Platform, osRelease: string) {
   const ids = [...osRelease.matchAll(/^(?:ID|ID_LIKE)=["']?([^"'\n]*)/gm)].flatMap(match => match[1]!.split(' '))
-  const manager = PACKAGE_MANAGERS.find(({ systems }) =>
+  const manager = managers.find(({ systems }) =>
     systems.some(system => system === platform || (platform === 'linux' && ids.includes(system)))
   )
   if (manager === undefined) return undefined
-  const { git = 'git', cmake = 'cmake', compiler, make, install } = manager
-  const names: Record<BuildTool, string> = { git, cmake, 'C++ compiler': compiler, 'make or ninja': make }
-  const packages = missing.map(tool => names[tool]).filter(name => name !== '')
-  const commands = packages.length > 0 ? [`${install} ${packages.join(' ')}`] : []
+  const packages = missing.map(tool => manager.packages[tool]).filter(name => name !== '')
+  const commands = packages.length > 0 ? [`${manager.install} ${packages.join(' ')}`] : []
   if (platform === 'darwin' && missing.includes('C++ compiler')) commands.unshift('xcode-select --install')
   return commands.join(' && ')
 }
@@ -96,9 +64,9 @@ export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> 
   if (missing.length > 0) {
     const osRelease = await readFile('/etc/os-release', 'utf8').catch(() => '')
     const command = installCommand(missing, process.platform, osRelease)
+    const advice = command === undefined ? '' : `; install with: ${command}`
     throw new SourceUnavailable(
-      `compiling llama.cpp needs tools that are not installed: ${missing.join(', ')}` +
-        (command === undefined ? '' : `; install with: ${command}`)
+      `compiling llama.cpp needs tools that are not installed: ${missing.join(', ')}${advice}`
     )
   }
   return {

@@ -277,12 +277,7 @@ async function prebuiltRoute(
 }
 
 /** Returns the npm package with prebuilt libraries of a kind, or undefined if none can be linked. Pure. */
-export function prebuiltPackage(
-  kind: BuildKind,
-  platform: string,
-  arch: string,
-  glibc: string | undefined
-): string | undefined {
+export function prebuiltPackage(kind: BuildKind, platform: string, arch: string, glibc: string | undefined) {
   const packages: Partial<Record<BuildKind, string[]>> =
     platform === 'darwin'
       ? { metal: ['mac-arm64-metal'], cpu: ['mac-x64'] }
@@ -294,11 +289,7 @@ export function prebuiltPackage(
 }
 
 /** Finds the libraries that a CUDA build loads besides the driver's libcuda.so.1. Missing libraries have no path. */
-async function findCudaLibraries(
-  major: number,
-  env: NodeJS.ProcessEnv,
-  nvcc: string | undefined
-): Promise<{ name: string; path: string | undefined }[]> {
+async function findCudaLibraries(major: number, env: NodeJS.ProcessEnv, nvcc: string | undefined) {
   const versions = (await namesIn('/usr/local')).filter(name => name.startsWith('cuda-'))
   const toolkits = [env.CUDA_PATH, env.CUDA_HOME, nvcc && join(dirname(nvcc), '..'), '/usr/local/cuda', '/opt/cuda']
   const folders = [

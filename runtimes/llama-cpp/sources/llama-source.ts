@@ -48,11 +48,7 @@ function findNpm(env: NodeJS.ProcessEnv): [string, string[]] {
 }
 
 /** Fetches an npm package with npm, so that the user's registry, proxy and credentials apply. */
-export async function fetchPackage(
-  name: string,
-  { version, work, env, log }: SourcePackage,
-  signal?: AbortSignal
-): Promise<string> {
+export async function fetchPackage(name: string, { version, work, env, log }: SourcePackage, signal?: AbortSignal) {
   const folder = join(work, `${name.replace(/[@/]/g, '-').replace(/^-/, '')}-${version}`)
   await fillOnce(folder, async unfinished => {
     await mkdir(unfinished, { recursive: true })
@@ -178,11 +174,7 @@ export async function copyConverter(source: LlamaSource, target: string): Promis
 }
 
 /** Fetches the converter of the pinned source, and stores it in `directory` under its version. */
-export async function fetchConverter(
-  directory: string,
-  options: Omit<SourcePackage, 'work'>,
-  waiting: Waiting = {}
-): Promise<{ directory: string; version: string }> {
+export async function fetchConverter(directory: string, options: Omit<SourcePackage, 'work'>, waiting: Waiting = {}) {
   const kept = join(directory, `converter-${options.name.replace(/[@/]/g, '-')}-${options.version}`)
   await fillOnce(kept, async unfinished => {
     const work = join(directory, `${WORK_FOLDER}-converter`)

@@ -215,12 +215,7 @@ export class ReleaseServer {
    * @param onBytes gets the number of stored bytes, which drops if the transfer starts over
    * @throws CorralError `checksum_mismatch` if it is not the announced file, `insufficient_storage`, `hub_unreachable`
    */
-  async download(
-    asset: ReleaseAsset,
-    path: string,
-    onBytes: (bytes: number) => void,
-    signal: AbortSignal
-  ): Promise<void> {
+  async download(asset: ReleaseAsset, path: string, onBytes: (bytes: number) => void, signal: AbortSignal) {
     const expected = getSha256(asset)
     const mismatch = (text: string) => new CorralError('checksum_mismatch', `${asset.name} ${text}`)
     if (expected === undefined) throw mismatch('has no SHA-256 digest to verify it with.')

@@ -9,6 +9,7 @@ import { unfinishedFolder } from '../builds-directory.ts'
 import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from '../kinds/scores.ts'
 import { chooseArchives, whyUnsupported } from '../ranking.ts'
 import { placeArchives } from './archive.ts'
+import bundled from './bundled-release.json' with { type: 'json' }
 import {
   isMissing,
   type Release,
@@ -39,30 +40,8 @@ const LISTING_LIMIT = 5_000
 const LISTING_KEPT = 300_000
 const BUNDLED_KEPT = 30_000
 
-const BUNDLED_TAG = 'b11347'
-const UNIX_CUDA = ['ubuntu-cuda-12.8-x64', 'ubuntu-cuda-13.4-x64', 'ubuntu-cuda-13.4-arm64']
-const UNIX = [
-  ...['macos-arm64', 'macos-x64', 'ubuntu-x64', 'ubuntu-arm64', 'ubuntu-s390x', 'ubuntu-vulkan-x64'],
-  ...['ubuntu-vulkan-arm64', 'ubuntu-rocm-10.0-x64', 'ubuntu-sycl-fp16-x64', 'ubuntu-sycl-fp32-x64'],
-  ...['ubuntu-openvino-2026.4-x64', 'linux-arm64-snapdragon', ...UNIX_CUDA]
-]
-const WINDOWS_CUDA = ['win-cuda-12.4-x64', 'win-cuda-13.4-x64', 'win-cuda-13.4-arm64']
-const WINDOWS = [
-  ...['win-cpu-x64', 'win-cpu-arm64', 'win-vulkan-x64', 'win-rocm-10.0-x64', 'win-sycl-x64'],
-  ...['win-openvino-2026.4-x64', 'win-opencl-adreno-arm64', ...WINDOWS_CUDA]
-]
-
 /** The files of a release when this version of corral was made, for the ranking until the list is available. */
-export const BUNDLED_LISTING: ReleaseListing = {
-  tag: BUNDLED_TAG,
-  list: 'snapshot',
-  names: [
-    ...UNIX.map(name => `llama-${BUNDLED_TAG}-bin-${name}.tar.gz`),
-    ...UNIX_CUDA.map(name => `cudart-llama-${BUNDLED_TAG}-bin-${name}.tar.gz`),
-    ...WINDOWS.map(name => `llama-${BUNDLED_TAG}-bin-${name}.zip`),
-    ...WINDOWS_CUDA.map(name => `cudart-llama-bin-${name}.zip`)
-  ]
-}
+export const BUNDLED_LISTING: ReleaseListing = { ...bundled, list: 'snapshot' }
 
 export function releaseId(tag: string, runtime: Pick<RuntimeDescriptor, 'name'>): string {
   return `release-${tag}-${runtime.name}`

@@ -1,5 +1,6 @@
 import { type GgufHeader, listLength } from '../../../core/models/gguf-file.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
+import architectures from '../architectures.json' with { type: 'json' }
 
 interface LayerShape {
   weights: number
@@ -34,15 +35,11 @@ export interface ModelShape {
 }
 
 const TOKENS = 'tokenizer.ggml.tokens'
-const RECURRENT = new Set(['mamba', 'mamba2', 'rwkv6', 'rwkv6qwen2', 'rwkv7', 'arwkv7'])
+const RECURRENT = new Set(architectures.recurrent)
 /** Encoders and diffusion models, which have no cache in llama.cpp (`llama_model::create_memory`). */
-const UNCACHED = new Set(
-  'bert jina-bert-v2 jina-bert-v3 nomic-bert nomic-bert-moe neo-bert eurobert wavtokenizer-dec modern-bert gemma-embedding dream llada llada-moe rnd1'.split(
-    ' '
-  )
-)
+const UNCACHED = new Set(architectures.withoutCache)
 /** Layers with both attention and a recurrent part. */
-const BOTH = new Set(['falcon-h1'])
+const BOTH = new Set(architectures.hybridLayers)
 const GEMMA_3N_CACHED_LAYERS = 20
 const STATE_TENSOR = /^(ssm_|time_mix_|shortconv\.)/
 const ATTENTION_TENSOR = /^attn_(k|v|qkv|kv_a_mqa|kv_b)\./
@@ -263,26 +260,9 @@ interface Pattern {
  * The architectures with a window cache in llama.cpp (`load_swa_pattern` in src/models/*.cpp of v0.5.0). Others are
  * assumed to cache everything, even if their files name a window. Phi and Mistral files do, and llama.cpp ignores it.
  */
-const PATTERNS: Record<string, Pattern> = {
-  afmoe: { period: 4 },
-  cohere2: { period: 4 },
-  cohere2moe: { period: 4, denseFirst: true },
-  'exaone-moe': { period: 4, window: 128 },
-  exaone4: { period: 4, window: 4096, layers: 64 },
-  gemma2: { period: 2, window: 4096 },
-  gemma3: { period: 6 },
-  gemma3n: { period: 5 },
-  'gpt-oss': { period: 2 },
-  laguna: { period: 4, denseFirst: true },
-  llama4: { period: 4, window: 8192, fixed: true },
-  mellum: { period: 4 },
-  'muse-glimmer': { period: 4 },
-  olmo2: { period: 4 },
-  plamo3: { period: 8 },
-  smallthinker: { period: 4, denseFirst: true, window: 4096, fixed: true }
-}
+const PATTERNS: Record<string, Pattern> = architectures.windows
 /** These architectures list the kind of each layer. */
-const LISTED = new Set(['gemma4', 'granite_swa', 'maple', 'mimo2', 'spark2_5', 'step35'])
+const LISTED = new Set(architectures.windowsByList)
 
 /** Reads the window of a model from the keys of its file: its tokens, and which layers have one. */
 function slidingWindow(architecture: string, layers: number, read: KeyReader) {

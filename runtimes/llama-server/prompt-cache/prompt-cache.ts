@@ -3,6 +3,7 @@ import { chmod, rename, rm, stat } from 'node:fs/promises'
 import type { StoredConversations } from '../../../core/contracts/engines.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
+import architectures from '../architectures.json' with { type: 'json' }
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { cacheByLayer, modelShape } from '../memory/model-shape.ts'
@@ -361,18 +362,11 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
 }
 
 /** Recurrent and hybrid models (`llm_arch_is_recurrent`, `llm_arch_is_hybrid` in llama-arch.cpp). */
-const RECURRENT = new Set(
-  `mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7
-  jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next kimi-linear bailingmoe3
-  qwen35 qwen35moe minimax-01`.split(/\s+/)
-)
+const RECURRENT = new Set([...architectures.recurrent, ...architectures.hybrid])
 /** Models with sliding windows of one size and one more cache for them (`swa_type` in src/models). */
-const WINDOWED = new Set('gemma2 gemma3 gemma3n gemma4 cohere2 gpt-oss'.split(' '))
+const WINDOWED = new Set(architectures.oneWindowCache)
 /** Models with other caches, windows in chunks, or no cache. Their files were never tried. */
-const UNSUITABLE = new Set(
-  `kimi-k3 qwen4exp deepseek4 llama4 cohere2moe mimo2 step35 spark2_5 maple muse-glimmer granite_swa
-  deepseek32 glm-dsa hy_v4 dots3note minimax-m3 dflash t5 dream llada llada-moe rnd1`.split(/\s+/)
-)
+const UNSUITABLE = new Set(architectures.otherCaches)
 
 /**
  * Returns the kind of state that such an engine's slots have, or undefined if it cannot be saved: engines that are no
