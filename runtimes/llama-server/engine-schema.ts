@@ -2,17 +2,17 @@ import { CorralError } from '../../core/errors.ts'
 import { setNewest } from '../../core/system/collections.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { TooCostly } from './grammar-cost.ts'
-import { areApart } from './schema-alternatives.ts'
 import {
+  areApart,
   BOUNDS,
-  contradiction,
+  contradict,
   DEFINITIONS,
   DEPENDENCIES,
   type Fields,
   fits,
-  getCount,
   getPattern,
   getPlace,
+  getRange,
   getTypes,
   getValues,
   hasPattern,
@@ -78,8 +78,6 @@ const FAR = 999_999_999_999_999
 /** Integers up to this size fit into 64 bits. */
 const MAX_INTEGER = 9e18
 
-const ENDLESS = 'refers to a schema whose values would never end'
-
 /** Results by the text of the schema, because programs send the same schemas with every request. */
 const known = new Map<string, EngineSchema | CorralError | TooCostly>()
 const MAX_KNOWN = 256
@@ -110,13 +108,31 @@ function compile(schema: Fields, forFormat: boolean): EngineSchema | CorralError
       compiler = new Compiler(schema, forFormat, endless)
       made = compiler.run()
     }
-    if (made instanceof Never) return unfit(made.at, made.why)
+    if (made instanceof Never) throw made
     requireLength(made, MAX_LENGTH)
     return { schema: made, unenforced: [...compiler.unenforced], writtenOut: compiler.writtenOut }
   } catch (error) {
+    if (error instanceof Never) return unfit(error.at, error.message)
     if (error instanceof CorralError || error instanceof TooCostly) return error
     throw error
   }
+}
+
+/** Returns the reason if no value fits. */
+function attempt(make: () => Fields): Made {
+  try {
+    return make()
+  } catch (error) {
+    if (error instanceof Never) return error
+    throw error
+  }
+}
+
+/** @throws Never if no value fits any of the alternatives */
+function requireUsable(made: readonly Made[]): Fields[] {
+  const usable = made.filter((each): each is Fields => !(each instanceof Never))
+  if (usable.length === 0) throw made[0]
+  return usable
 }
 
 class Compiler {
@@ -140,11 +156,10 @@ class Compiler {
   }
 
   run(): Made {
-    const made = this.#visit([located(this.#root, '#')])
+    const made = attempt(() => this.#visit([located(this.#root, '#')]))
     for (let pointer = this.#todo.pop(); pointer !== undefined; pointer = this.#todo.pop()) {
       const target = this.#target(pointer, pointer)
-      this.#definitions.get(pointer)!.made =
-        target === false ? new Never(pointer, 'is false') : this.#visit([located(target, pointer)])
+      this.#definitions.get(pointer)!.made = attempt(() => this.#visit([located(target, pointer)]))
     }
     const look = {
       definition: (reference: string) =>
@@ -207,10 +222,10 @@ class Compiler {
   }
 
   /** Returns a reference to a definition, which is compiled later. */
-  #reference(reference: string, at: string): Made {
+  #reference(reference: string, at: string): Fields {
     const target = this.#target(reference, `${at}/$ref`)
-    if (target === false) return new Never(reference, 'is false')
-    if (this.#endless.has(reference)) return this.#endless.get(reference) ?? new Never(at, ENDLESS)
+    if (target === false) throw new Never(reference, 'is false')
+    this.#requireEnd(reference, at)
     let definition = this.#definitions.get(reference)
     if (!definition) {
       // llama.cpp supports no escapes in references, and confuses names that differ only in characters other than
@@ -225,8 +240,13 @@ class Compiler {
     return { $ref: `#/$defs/${definition.name}` }
   }
 
+  #requireEnd(reference: string, at: string): void {
+    if (this.#endless.has(reference))
+      throw this.#endless.get(reference) ?? new Never(at, 'refers to a schema whose values would never end')
+  }
+
   /** Adds the parts from `$ref` and `allOf`, and removes these keywords. */
-  #expand(given: readonly Part[]): Part[] | Never {
+  #expand(given: readonly Part[]): Part[] {
     const parts: Part[] = []
     const seen = new Set<string>()
     const todo = given.toReversed()
@@ -238,14 +258,11 @@ class Compiler {
       const more = listOf(allOf, `${at}/allOf`).map((each, index): [unknown, string] => [each, `${at}/allOf/${index}`])
       if (reference !== undefined) {
         if (typeof reference !== 'string') throw malformed(`${at}/$ref`, 'must be text')
-        if (this.#endless.has(reference)) return this.#endless.get(reference) ?? new Never(at, ENDLESS)
+        this.#requireEnd(reference, at)
         if (!seen.has(reference)) more.push([this.#target(reference, `${at}/$ref`), reference])
         seen.add(reference)
       }
-      for (const [each, place] of more.toReversed()) {
-        if (each === false) return new Never(place, 'is false')
-        todo.push(located(each, place))
-      }
+      for (const [each, place] of more.toReversed()) todo.push(located(each, place))
     }
     return parts
   }
@@ -257,35 +274,30 @@ class Compiler {
 
   // ---- schemas -----------------------------------------------------------------------------------------------------
 
-  #visit(given: readonly Part[]): Made {
+  /** @throws Never */
+  #visit(given: readonly Part[]): Fields {
     this.#step()
     const single = given.length === 1 ? withoutWrapping(given[0]!) : undefined
     if (single && typeof single.schema.$ref === 'string' && listConstraints(single.schema).length === 1) {
-      const made = this.#reference(single.schema.$ref, single.at)
-      return made instanceof Never ? made : written([single], made)
+      return written([single], this.#reference(single.schema.$ref, single.at))
     }
     const parts = this.#expand(single ? [single] : given)
-    if (parts instanceof Never) return parts
     const excluding = parts.find(
       ({ schema: { not } }) => not === true || (isObject(not) && listConstraints(not).length === 0)
     )
-    if (excluding) return new Never(`${excluding.at}/not`, 'excludes every value')
+    if (excluding) throw new Never(`${excluding.at}/not`, 'excludes every value')
     const choice = parts.findIndex(({ schema }) => 'anyOf' in schema || 'oneOf' in schema)
     if (choice !== -1) return this.#choices(parts, choice)
     const types = getTypes(parts)
-    if (types instanceof Never) return types
     this.#report(parts, ...UNENFORCED)
     const values = getValues(parts)
     if (values) return this.#values(parts, values, types)
     if (types.length === 0) return written(parts, {})
-    return this.#listed(
-      parts,
-      types,
-      types.map(type => this.#typed(parts, type))
-    )
+    const made = types.map(type => attempt(() => this.#typed(parts, type)))
+    return this.#listed(parts, types, made)
   }
 
-  #choices(parts: readonly Part[], index: number): Made {
+  #choices(parts: readonly Part[], index: number): Fields {
     const { schema, at } = parts[index]!
     const word = 'anyOf' in schema ? 'anyOf' : 'oneOf'
     const { [word]: list, ...rest } = schema
@@ -294,21 +306,17 @@ class Compiler {
     const beside = parts.toSpliced(index, 1, { schema: rest, at })
     const constraints = beside.map(part => ({ schema: picked(part.schema, listConstraints(part.schema)), at: part.at }))
     const isAlone = constraints.every(part => Object.keys(part.schema).length === 0)
-    const made = alternatives.map((each, number): Made => {
-      const place = `${at}/${word}/${number}`
-      if (each === false) return new Never(place, 'is false')
-      return this.#visit([...(isAlone ? [] : constraints), located(each, place)])
-    })
-    const usable = made.filter((each): each is Fields => !(each instanceof Never))
-    if (usable.length === 0) return made[0]!
+    const made = alternatives.map((each, number) =>
+      attempt(() => this.#visit([...(isAlone ? [] : constraints), located(each, `${at}/${word}/${number}`)]))
+    )
+    const usable = requireUsable(made)
     if (word === 'oneOf' && usable.length > 1) this.#unions.push({ at, alternatives: usable })
     return written(parts, { [word]: usable })
   }
 
   /** Compiles the schema for a list of types. It is unchanged unless a type takes another form. */
-  #listed(parts: readonly Part[], types: readonly string[], made: readonly Made[]): Made {
-    const usable = made.filter((each): each is Fields => !(each instanceof Never))
-    if (usable.length === 0) return made[0]!
+  #listed(parts: readonly Part[], types: readonly string[], made: readonly Made[]): Fields {
+    const usable = requireUsable(made)
     if (usable.length === 1) return usable[0]!
     const [{ schema }] = parts as [Part]
     const isSame = (each: Made, index: number) =>
@@ -316,7 +324,7 @@ class Compiler {
     return parts.length === 1 && made.every(isSame) ? written(parts, schema) : { anyOf: usable }
   }
 
-  #values(parts: readonly Part[], values: readonly unknown[], types: readonly string[]): Made {
+  #values(parts: readonly Part[], values: readonly unknown[], types: readonly string[]): Fields {
     const typed = types.length > 0 && parts.some(({ schema }) => 'type' in schema)
     this.#step(values.length / VALUES_PER_NODE)
     const patterned = values.some(value => typeof value === 'string') ? parts.filter(hasPattern) : []
@@ -335,7 +343,7 @@ class Compiler {
     })
     if (fitting.length === 0) {
       const { at } = parts.find(({ schema }) => 'enum' in schema || 'const' in schema)!
-      return new Never(at, 'has no value that fits all of its keywords')
+      throw new Never(at, 'has no value that fits all of its keywords')
     }
     for (const [type, words] of Object.entries(UNCHECKED)) {
       if (fitting.some(value => hasType(value, type))) this.#report(parts, ...words)
@@ -352,7 +360,7 @@ class Compiler {
     })
   }
 
-  #typed(parts: readonly Part[], type: string): Made {
+  #typed(parts: readonly Part[], type: string): Fields {
     if (type === 'object') return this.#object(parts)
     if (type === 'array') return this.#array(parts)
     if (type === 'string') return this.#string(parts)
@@ -361,7 +369,7 @@ class Compiler {
 
   // ---- objects -----------------------------------------------------------------------------------------------------
 
-  #object(parts: readonly Part[]): Made {
+  #object(parts: readonly Part[]): Fields {
     this.#report(parts, 'propertyNames', 'patternProperties', ...DEPENDENCIES)
     const names = new Set<string>()
     const required = new Set<string>()
@@ -379,21 +387,19 @@ class Compiler {
 
     const properties: Fields = {}
     for (const name of names) {
-      const made = this.#property(parts, name)
+      const made = attempt(() => this.#property(parts, name))
       if (!(made instanceof Never)) properties[name] = made
-      else if (required.has(name)) return made
+      else if (required.has(name)) throw made
       else if (isOpen)
         for (const { schema, at } of parts)
           if (Object.hasOwn(requireFields(schema.properties, at), name))
             this.#name(at, `properties/${pointerToken(name)}`)
     }
 
-    const min = Math.max(...parts.map(part => getCount(part, 'minProperties') ?? 0))
-    const max = Math.min(...parts.map(part => getCount(part, 'maxProperties') ?? Number.POSITIVE_INFINITY))
+    const { min, max } = getRange(parts, 'minProperties', 'maxProperties')
     const countable = closed && !hasPatterns ? Object.keys(properties).length : Number.POSITIVE_INFINITY
-    if (min > max) return contradiction(parts, 'minProperties', 'maxProperties')
-    if (required.size > max) return contradiction(parts, 'maxProperties', 'required')
-    if (countable < min) return contradiction(parts, 'minProperties', 'additionalProperties')
+    if (required.size > max) contradict(parts, 'maxProperties', 'required')
+    if (countable < min) contradict(parts, 'minProperties', 'additionalProperties')
     if (max === required.size) {
       for (const name of Object.keys(properties)) if (!required.has(name)) delete properties[name]
       isOpen = false
@@ -418,18 +424,17 @@ class Compiler {
   }
 
   /** Compiles the schema for properties without a schema of their own. Returns undefined if they are forbidden. */
-  #additional(parts: readonly Part[]): Made | true | undefined {
+  #additional(parts: readonly Part[]): Fields | true | undefined {
     const given = parts.filter(({ schema }) => 'additionalProperties' in schema)
     if (given.length === 0 || given.some(({ schema }) => schema.additionalProperties === false)) return undefined
     const schemas = given.filter(({ schema }) => schema.additionalProperties !== true)
     if (schemas.length === 0) return true
-    const made = this.#visit(
-      schemas.map(({ schema, at }) => located(schema.additionalProperties, `${at}/additionalProperties`))
-    )
+    const open = schemas.map(({ schema, at }) => located(schema.additionalProperties, `${at}/additionalProperties`))
+    const made = attempt(() => this.#visit(open))
     return made instanceof Never ? undefined : made
   }
 
-  #property(parts: readonly Part[], name: string): Made {
+  #property(parts: readonly Part[], name: string): Fields {
     const own: Part[] = []
     for (const { schema, at } of parts) {
       const properties = requireFields(schema.properties, `${at}/properties`)
@@ -437,7 +442,7 @@ class Compiler {
       // Patterns of names are not checked here.
       const given = isOwn ? properties[name] : 'patternProperties' in schema ? undefined : schema.additionalProperties
       const place = isOwn ? `${at}/properties/${pointerToken(name)}` : `${at}/additionalProperties`
-      if (given === false) return new Never(place, isOwn ? 'is false' : `forbids "${shown(name)}"`)
+      if (given === false && !isOwn) throw new Never(place, `forbids "${shown(name)}"`)
       if (given !== undefined) own.push(located(given, place))
     }
     return own.length === 0 ? {} : this.#visit(own)
@@ -445,7 +450,7 @@ class Compiler {
 
   // ---- arrays ------------------------------------------------------------------------------------------------------
 
-  #array(parts: readonly Part[]): Made {
+  #array(parts: readonly Part[]): Fields {
     this.#report(parts, 'contains', 'minContains', 'maxContains')
     const lists = parts.map(({ schema, at }) => {
       const { prefixItems, items, additionalItems } = schema
@@ -454,48 +459,43 @@ class Compiler {
       const rest = Array.isArray(items) ? additionalItems : items
       return { at, word, places, rest, restAt: `${at}/${Array.isArray(items) ? 'additionalItems' : 'items'}` }
     })
-    const itemAt = (place: number): Made => {
-      const own: Part[] = []
-      for (const { at, word, places, rest, restAt } of lists) {
-        const given = place < places.length ? places[place] : rest
-        const from = place < places.length ? `${at}/${word}/${place}` : restAt
-        if (given === false) return new Never(from, 'is false')
-        if (given !== undefined) own.push(located(given, from))
-      }
-      return own.length === 0 ? {} : this.#visit(own)
-    }
-    const min = Math.max(...parts.map(part => getCount(part, 'minItems') ?? 0))
-    let max = Math.min(...parts.map(part => getCount(part, 'maxItems') ?? Number.POSITIVE_INFINITY))
-    if (min > max) return contradiction(parts, 'minItems', 'maxItems')
+    const itemAt = (place: number) =>
+      attempt(() => {
+        const own: Part[] = []
+        for (const { at, word, places, rest, restAt } of lists) {
+          const given = place < places.length ? places[place] : rest
+          if (given !== undefined) own.push(located(given, place < places.length ? `${at}/${word}/${place}` : restAt))
+        }
+        return own.length === 0 ? {} : this.#visit(own)
+      })
+    const range = getRange(parts, 'minItems', 'maxItems')
+    const { min } = range
+    let { max } = range
 
     const count = Math.max(...lists.map(({ places }) => places.length))
     const places: Fields[] = []
-    for (let never: Never | undefined; places.length < Math.min(count, max) && !never; ) {
+    while (places.length < Math.min(count, max)) {
       const made = itemAt(places.length)
       if (!(made instanceof Never)) places.push(made)
-      else if (places.length < min) return made
-      else {
-        never = made
-        max = places.length
-      }
+      else if (places.length < min) throw made
+      else max = places.length
     }
     const rest = max > count ? itemAt(count) : new Never('', '')
     if (rest instanceof Never) {
-      if (max > count && min > count) return rest
+      if (max > count && min > count) throw rest
       max = Math.min(max, count)
     }
     const isUnique = parts.some(({ schema }) => schema.uniqueItems === true)
     if (isUnique && max > 1) {
       if (count === 0 && Array.isArray((rest as Fields).enum) && min > ((rest as Fields).enum as unknown[]).length) {
-        return contradiction(parts, 'minItems', 'uniqueItems')
+        contradict(parts, 'minItems', 'uniqueItems')
       }
       this.#report(parts, 'uniqueItems')
     }
     if (count === 0 || max === 0) {
       const bounds = this.#bounds(parts, 'minItems', 'maxItems', min, max, MAX_ITEMS)
-      return bounds instanceof Never
-        ? bounds
-        : written(parts, { type: 'array', ...(max === 0 ? { items: {} } : this.#hasItems(parts, rest)), ...bounds })
+      const items = max === 0 ? { items: {} } : this.#hasItems(parts, rest)
+      return written(parts, { type: 'array', ...items, ...bounds })
     }
     // llama.cpp supports either positions or a schema for the remaining items, and no item count together with
     // positions.
@@ -520,18 +520,11 @@ class Compiler {
     return { $ref: `#/$defs/${name}` }
   }
 
-  /** Returns limits that llama.cpp can write out. @param limit how many characters or items it can write out */
-  #bounds(
-    parts: readonly Part[],
-    least: string,
-    most: string,
-    min: number,
-    max: number,
-    limit: number
-  ): Fields | Never {
+  /** Returns limits that llama.cpp can write out, at most this many characters or items. */
+  #bounds(parts: readonly Part[], least: string, most: string, min: number, max: number, limit: number): Fields {
     if (min > limit) {
       const { at, schema } = parts.find(({ schema }) => schema[least] === min)!
-      return new Never(`${at}/${least}`, `is ${schema[least]}, but grammars can require at most ${limit}`)
+      throw new Never(`${at}/${least}`, `is ${schema[least]}, but grammars can require at most ${limit}`)
     }
     const isBound = max <= limit
     if (!isBound) this.#report(parts, most)
@@ -542,10 +535,8 @@ class Compiler {
 
   // ---- texts and numbers -------------------------------------------------------------------------------------------
 
-  #string(parts: readonly Part[]): Made {
-    const min = Math.max(...parts.map(part => getCount(part, 'minLength') ?? 0))
-    const max = Math.min(...parts.map(part => getCount(part, 'maxLength') ?? Number.POSITIVE_INFINITY))
-    if (min > max) return contradiction(parts, 'minLength', 'maxLength')
+  #string(parts: readonly Part[]): Fields {
+    const { min, max } = getRange(parts, 'minLength', 'maxLength')
     const [first, ...others] = parts.filter(hasPattern)
     if (first) {
       const compiled = getPattern(first, { min, max })
@@ -555,8 +546,8 @@ class Compiler {
       )
       if (!compiled || compiled.loose) this.#report([first], 'pattern')
       if (compiled) {
-        if (compiled.max < min) return contradiction(parts, 'minLength', 'pattern')
-        if (compiled.min > max) return contradiction(parts, 'maxLength', 'pattern')
+        if (compiled.max < min) contradict(parts, 'minLength', 'pattern')
+        if (compiled.min > max) contradict(parts, 'maxLength', 'pattern')
         if (compiled.min < min) this.#report(parts, 'minLength')
         if (compiled.max > max) this.#report(parts, 'maxLength')
         this.#report(parts, 'format')
@@ -572,15 +563,17 @@ class Compiler {
       this.#report(parts, 'minLength', 'maxLength')
       return written(parts, { type: 'string', format: formatted.schema.format })
     }
-    const bounds = this.#bounds(parts, 'minLength', 'maxLength', min, max, MAX_REPETITIONS)
-    return bounds instanceof Never ? bounds : written(parts, { type: 'string', ...bounds })
+    return written(parts, {
+      type: 'string',
+      ...this.#bounds(parts, 'minLength', 'maxLength', min, max, MAX_REPETITIONS)
+    })
   }
 
-  #number(parts: readonly Part[], type: 'integer' | 'number'): Made {
+  #number(parts: readonly Part[], type: 'integer' | 'number'): Fields {
     const low = lowest(parts)
     const high = highest(parts)
     if (low.value > high.value || (low.value === high.value && (low.excluded || high.excluded))) {
-      return new Never(low.at, `contradicts ${shown(high.at)}`)
+      throw new Never(low.at, `contradicts ${shown(high.at)}`)
     }
     for (const part of parts) {
       const { multipleOf: step } = part.schema
@@ -596,10 +589,11 @@ class Compiler {
     let max = high.excluded && Number.isInteger(high.value) ? high.value - 1 : Math.floor(high.value)
     const steps = parts.flatMap(({ schema }) => (typeof schema.multipleOf === 'number' ? [schema.multipleOf] : []))
     if (min > max || steps.some(step => Math.ceil(min / step) * step > max)) {
-      return new Never(getPlace(low, high), 'allows no integer')
+      throw new Never(getPlace(low, high), 'allows no integer')
     }
-    if (min > MAX_INTEGER || max < -MAX_INTEGER)
-      return new Never(getPlace(low, high), 'allows only numbers of more than 64 bits')
+    if (min > MAX_INTEGER || max < -MAX_INTEGER) {
+      throw new Never(getPlace(low, high), 'allows only numbers of more than 64 bits')
+    }
     if (min >= 10 && max === Number.POSITIVE_INFINITY) max = min < FAR ? FAR : MAX_INTEGER
     if (max < 0 && min === Number.NEGATIVE_INFINITY) min = max > -FAR ? -FAR : -MAX_INTEGER
     return written(parts, {

@@ -1,6 +1,7 @@
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { TooCostly } from './grammar-cost.ts'
+import keywords from './schema-keywords.json' with { type: 'json' }
 import { compilePattern } from './schema-pattern.ts'
 
 /* The keywords of JSON Schema: the values that they apply to, their meaning, and their mistakes. */
@@ -12,14 +13,14 @@ export interface Part {
   at: string
 }
 
-/** A schema that no value fits. */
-export class Never {
+/** Thrown for a schema that no value fits. */
+export class Never extends Error {
+  override readonly name = 'Never'
   readonly at: string
-  readonly why: string
 
   constructor(at: string, why: string) {
+    super(why)
     this.at = at
-    this.why = why
   }
 }
 
@@ -32,46 +33,15 @@ export const DEPENDENCIES = ['dependentRequired', 'dependentSchemas', 'dependenc
 export const DEFINITIONS = ['$defs', 'definitions']
 /** Keywords, with the type of values that each applies to. */
 const ABOUT = new Map(
-  Object.entries({
-    object: [
-      ...['properties', 'required', 'additionalProperties', 'patternProperties', 'propertyNames'],
-      ...['minProperties', 'maxProperties', ...DEPENDENCIES]
-    ],
-    array: [
-      ...['items', 'prefixItems', 'additionalItems', 'contains', 'minContains', 'maxContains'],
-      ...['uniqueItems', 'minItems', 'maxItems']
-    ],
-    string: ['pattern', 'minLength', 'maxLength', 'format'],
-    number: [...BOUNDS, 'multipleOf']
-  }).flatMap(([type, words]) => words.map(word => [word, type] as const))
+  Object.entries(keywords.about).flatMap(([type, words]) => words.map(word => [word, type] as const))
 )
 /** Keywords for values of any type that grammars do not enforce. */
-export const UNENFORCED = ['not', 'if', 'unevaluatedProperties', 'unevaluatedItems', '$dynamicRef', '$recursiveRef']
+export const UNENFORCED = keywords.unenforced
 /** Keywords that listed values are not checked against. */
-export const UNCHECKED: Record<string, string[]> = {
-  object: ['properties', 'additionalProperties', 'patternProperties', 'propertyNames', ...DEPENDENCIES],
-  array: ['items', 'prefixItems', 'contains', 'uniqueItems'],
-  string: ['format'],
-  number: ['multipleOf']
-}
-const CONSTRAINTS = new Set([
-  ...ABOUT.keys(),
-  ...UNENFORCED,
-  'then',
-  'else',
-  'type',
-  'enum',
-  'const',
-  'allOf',
-  'anyOf',
-  'oneOf',
-  '$ref'
-])
+export const UNCHECKED: Record<string, string[]> = keywords.unchecked
+const CONSTRAINTS = new Set([...ABOUT.keys(), ...UNENFORCED, ...keywords.others])
 /** Constraints that llama.cpp ignores. */
-const IGNORED = new Set([
-  ...['not', 'format', 'multipleOf', 'uniqueItems', 'contains', 'propertyNames', 'patternProperties'],
-  ...['minProperties', 'maxProperties', ...DEPENDENCIES]
-])
+const IGNORED = new Set(keywords.ignored)
 export const KNOWN_FORMAT = /^(date|time|date-time|uuid[1-5]?)$/
 export function unfit(at: string, why: string): CorralError {
   const text = `No value can match the JSON schema: ${shown(at)} ${why}. Correct the schema.`
@@ -86,9 +56,10 @@ export function malformed(at: string, must: string): CorralError {
 const MAX_PATH = 200
 export const shown = (at: string) => (at.length > MAX_PATH ? `${at.slice(0, MAX_PATH)}…` : at)
 
-/** Wraps a schema with its place. Drops null keywords, which programs write for absent ones. */
+/** Wraps a schema with its place. Drops null keywords, which programs write for absent ones. @throws Never for `false` */
 export function located(schema: unknown, at: string): Part {
   if (schema === true) return { schema: {}, at }
+  if (schema === false) throw new Never(at, 'is false')
   if (!isObject(schema)) throw malformed(at, 'must be a JSON schema')
   const plain: Fields = {}
   for (const [word, value] of Object.entries(schema)) {
@@ -110,7 +81,7 @@ export function requireFields(value: unknown, at: string): Fields {
   throw malformed(at, 'must be an object of schemas')
 }
 
-export function getCount({ schema, at }: Part, word: string): number | undefined {
+function getCount({ schema, at }: Part, word: string): number | undefined {
   const value = schema[word]
   if (value === undefined) return undefined
   if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value
@@ -121,6 +92,13 @@ interface Bound {
   value: number
   excluded: boolean
   at: string
+}
+
+/** Returns the smallest range of a count that all parts allow. @throws Never if there is none */
+export function getRange(parts: readonly Part[], least: string, most: string): { min: number; max: number } {
+  const min = Math.max(...parts.map(part => getCount(part, least) ?? 0))
+  const max = Math.min(...parts.map(part => getCount(part, most) ?? Number.POSITIVE_INFINITY))
+  return min > max ? contradict(parts, least, most) : { min, max }
 }
 
 export function lowest(parts: readonly Part[]): Bound {
@@ -153,7 +131,7 @@ function getLimit(parts: readonly Part[], word: string, exclusive: string, sign:
 export const getPlace = (low: Bound, high: Bound) => (low.at || high.at).replace(/\/[^/]*$/, '')
 
 /** Returns the types that all parts allow, or that their keywords apply to. Empty if values of all types fit. */
-export function getTypes(parts: readonly Part[]): string[] | Never {
+export function getTypes(parts: readonly Part[]): string[] {
   let types: string[] | undefined
   for (const { schema, at } of parts) {
     if (schema.type === undefined || schema.type === '') continue
@@ -168,7 +146,7 @@ export function getTypes(parts: readonly Part[]): string[] | Never {
       return type === 'integer' && allowed.includes('number') ? ['integer'] : []
     })
     if (both?.length === 0)
-      return new Never(`${at}/type`, `excludes the ${types!.join(' or ')} that is required beside it`)
+      throw new Never(`${at}/type`, `excludes the ${types!.join(' or ')} that is required beside it`)
     types = [...new Set(both ?? allowed)]
   }
   if (types) return types
@@ -241,10 +219,10 @@ export function getPattern({ schema, at }: Part, length?: { min: number; max: nu
   throw malformed(`${at}/pattern`, 'must be a regular expression')
 }
 
-/** @param word the keyword that contradicts another one, if present */
-export function contradiction(parts: readonly Part[], word: string, other: string): Never {
+/** @param word the keyword that contradicts another one, if present @throws Never */
+export function contradict(parts: readonly Part[], word: string, other: string): never {
   const { at, schema } = parts.find(part => word in part.schema) ?? parts[0]!
-  return word in schema ? new Never(`${at}/${word}`, `contradicts "${other}"`) : new Never(at, `contradicts "${other}"`)
+  throw new Never(word in schema ? `${at}/${word}` : at, `contradicts "${other}"`)
 }
 
 /** @throws TooCostly if the JSON text of a value is longer than about `left` characters */
@@ -300,4 +278,70 @@ export function pointerTokens(reference: string): string[] {
 export function pointerToken(name: string): string {
   // Half of a surrogate pair cannot be written in a URI. It is replaced.
   return encodeURIComponent(Buffer.from(name).toString().replaceAll('~', '~0').replaceAll('/', '~1'))
+}
+
+/** Alternatives that are compared with each other, at most. */
+const MAX_COMPARED = 50
+
+interface LookUp {
+  /** Returns the schema to which a `$ref` refers. */
+  definition(reference: string): unknown
+  /** Counts a step. @throws TooCostly after too many */
+  step(): void
+}
+
+interface Facts {
+  types: string[]
+  values?: string[]
+  tags: Map<string, string[]>
+}
+
+/** Whether no value can fit two of these alternatives of a `oneOf`, so that a grammar with `anyOf` enforces it. */
+export function areApart(alternatives: readonly Fields[], look: LookUp): boolean {
+  if (alternatives.length > MAX_COMPARED) return false
+  const facts = alternatives.map(each => getFacts(each, look))
+  return facts.every((a, index) =>
+    facts.slice(index + 1).every(b => {
+      if (!a || !b) return false
+      if (
+        !a.types.some(
+          type => b.types.includes(type) || (NUMBERS.includes(type) && NUMBERS.some(other => b.types.includes(other)))
+        )
+      )
+        return true
+      if (a.values && b.values) return !a.values.some(value => b.values!.includes(value))
+      return [...a.tags].some(
+        ([name, values]) => b.tags.has(name) && !values.some(value => b.tags.get(name)!.includes(value))
+      )
+    })
+  )
+}
+
+/** Collects the types of a schema's values, the values, and those of required properties, as JSON, if known. */
+function getFacts(schema: unknown, look: LookUp, depth = 0): Facts | undefined {
+  look.step()
+  if (!isObject(schema) || depth > 5) return undefined
+  if (typeof schema.$ref === 'string') {
+    return getFacts(look.definition(schema.$ref), look, depth + 1)
+  }
+  const choices = schema.anyOf ?? schema.oneOf
+  if (Array.isArray(choices)) {
+    const facts = choices.map(each => getFacts(each, look, depth + 1))
+    return facts.every(each => each !== undefined)
+      ? { types: facts.flatMap(({ types }) => types), tags: new Map() }
+      : undefined
+  }
+  const listed = 'const' in schema ? [schema.const] : Array.isArray(schema.enum) ? schema.enum : undefined
+  const values = listed?.map(value => JSON.stringify(value))
+  const types = listed
+    ? TYPES.filter(type => listed.some(value => hasType(value, type)))
+    : [schema.type].flat().map(String)
+  if (!listed && schema.type === undefined) return undefined
+  const tags = new Map<string, string[]>()
+  const { properties, required } = schema
+  for (const name of isObject(properties) && Array.isArray(required) ? required : []) {
+    const { values } = getFacts((properties as Fields)[name], look, depth + 1) ?? {}
+    if (values) tags.set(name, values)
+  }
+  return { types, ...(values && { values }), tags }
 }
