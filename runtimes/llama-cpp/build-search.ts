@@ -118,11 +118,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   }
 
   /** Returns the preferred recorded build of a kind that fits and still works, and reports the attempt. */
-  async function recorded(
-    runtime: RuntimeDescriptor,
-    fits: (record: BuildRecord) => boolean,
-    skipFailed: boolean
-  ): Promise<Build | undefined> {
+  async function recorded(runtime: RuntimeDescriptor, fits: (record: BuildRecord) => boolean, skipFailed: boolean) {
     const fitting = byPreference(builds.records().filter(record => isOfKind(record, runtime) && fits(record)))
     for (const source of [...slow, BY_HAND]) {
       for (const record of fitting.filter(record => (sourceOf(record) ?? BY_HAND) === source)) {
@@ -310,11 +306,10 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       throw new CorralError('runtime_missing', `The llama.cpp build "${choice}" cannot be used: ${found}.`)
     }
     if (!kinds.some(({ name, kind }) => matchesChoice(choice, { runtime: name, kind }))) {
-      throw new CorralError(
-        'runtime_missing',
-        `There is no llama.cpp build "${choice}". Kinds are ${kinds.map(({ name }) => name).join(', ')}; ` +
-          `installed are ${records.map(({ build }) => build.id).join(', ') || 'none'}. Correct the setting "runtime".`
-      )
+      const names = kinds.map(({ name }) => name).join(', ')
+      const installed = records.map(({ build }) => build.id).join(', ') || 'none'
+      const text = `There is no llama.cpp build "${choice}". Kinds are ${names}; installed are ${installed}. Correct the setting "runtime".`
+      throw new CorralError('runtime_missing', text)
     }
   }
   try {
@@ -348,9 +343,8 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   } finally {
     attempts.close(considered(ranking))
   }
-  throw new CorralError('runtime_missing', missingText(options.attempts, considered(ranking)), {
-    details: { attempts: options.attempts }
-  })
+  const text = missingText(options.attempts, considered(ranking))
+  throw new CorralError('runtime_missing', text, { details: { attempts: options.attempts } })
 }
 
 /** Whether a recorded build is of a kind. Old records do not name their kind. */

@@ -226,10 +226,7 @@ export class BuildsDirectory {
 }
 
 /** Returns why a recorded build cannot be used any more, or undefined if it is unchanged and starts. */
-export async function findDamage(
-  { build, files, server }: BuildRecord,
-  options: QueryOptions
-): Promise<string | undefined> {
+export async function findDamage({ build, files, server }: BuildRecord, options: QueryOptions) {
   try {
     for (const [name, size] of Object.entries(files)) {
       const now = (await stat(join(build.directory, name))).size

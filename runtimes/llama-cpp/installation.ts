@@ -67,12 +67,7 @@ export function createInstallation(deps: InstallationDeps) {
     await builds.select({ failed: { ...builds.selection().failed, [id]: failure } })
   }
 
-  async function failure(
-    id: string,
-    cause: unknown,
-    text: string,
-    { signal }: Required<Waiting>
-  ): Promise<CorralError> {
+  async function failure(id: string, cause: unknown, text: string, { signal }: Required<Waiting>) {
     signal.throwIfAborted()
     await fail(id, cause)
     return new CorralError('runtime_missing', text, { cause })
@@ -156,11 +151,10 @@ export function createInstallation(deps: InstallationDeps) {
     waiting.onProgress?.({ phase: 'downloading', subject: 'the list of llama.cpp releases' })
     const found = await releases.find(runtime, hardware, waiting, version)
     if (found) return found
-    throw notFound(
-      `${version === undefined ? 'No release' : `Release ${version}`} of llama.cpp has a ${runtime.name} archive for ` +
-        `${hardware.platform} ${hardware.arch} that works with its drivers. "corral doctor" shows what there is.`,
-      'version'
-    )
+    const what = version === undefined ? 'No release' : `Release ${version}`
+    const machine = `${hardware.platform} ${hardware.arch} that works with its drivers`
+    const text = `${what} of llama.cpp has a ${runtime.name} archive for ${machine}. "corral doctor" shows what there is.`
+    throw notFound(text, 'version')
   }
 
   async function installRelease(runtime: RuntimeDescriptor, found: FoundArchives, waiting: Required<Waiting>) {
@@ -251,12 +245,10 @@ export function createInstallation(deps: InstallationDeps) {
       if (previous.runtime === runtime.name && !isNewer) return { build: previous, previous, changed: false }
       const failure = builds.selection().failed?.[releaseId(tag, runtime)]
       if (failure?.machine === machineFingerprint(await deps.hardware.detect())) {
-        throw new CorralError(
-          'runtime_missing',
-          `${previous.id} stays in use: the newest release, ${tag}, was tried on ${failure.at.slice(0, 10)} and does ` +
-            `not work here: ${asSentence(failure.reason)} ` +
-            `To try it anyway: corral runtime install ${runtime.name} --version ${tag}`
-        )
+        const tried = `the newest release, ${tag}, was tried on ${failure.at.slice(0, 10)} and does not work here`
+        const advice = `To try it anyway: corral runtime install ${runtime.name} --version ${tag}`
+        const text = `${previous.id} stays in use: ${tried}: ${asSentence(failure.reason)} ${advice}`
+        throw new CorralError('runtime_missing', text)
       }
       return await withLock(waiting, async waiting => {
         const build = await installRelease(runtime, found, waiting).catch(error => {
@@ -322,11 +314,8 @@ export function createInstallation(deps: InstallationDeps) {
           await fail(build.id, error)
           await builds.select({ ...UNSELECTED, selected: former.id })
           setCurrent(former)
-          log.warn(
-            { failed: build.id, build: former.id, reason: error.message },
-            `llama.cpp ${build.id} fails but ${former.id} works, so corral uses ${former.id} again. ` +
-              '"corral runtime list" shows both.'
-          )
+          const text = `llama.cpp ${build.id} fails but ${former.id} works, so corral uses ${former.id} again. "corral runtime list" shows both.`
+          log.warn({ failed: build.id, build: former.id, reason: error.message }, text)
         }
         return started
       }
@@ -365,11 +354,7 @@ const installedText = (records: readonly BuildRecord[]) =>
   `Installed: ${records.map(({ build }) => build.id).join(', ') || 'none'}.`
 
 /** Returns the record with this id, or the newest build of that kind. Failed builds come last. Pure. */
-export function findInstalled(
-  records: readonly BuildRecord[],
-  choice: string,
-  kinds: readonly RuntimeDescriptor[]
-): BuildRecord {
+export function findInstalled(records: readonly BuildRecord[], choice: string, kinds: readonly RuntimeDescriptor[]) {
   const failed = (record: BuildRecord) => Number(record.failure !== undefined)
   const release = ({ build }: BuildRecord) => releaseTag(build.id)
   const [newest] = records
@@ -378,9 +363,7 @@ export function findInstalled(
   const found = records.find(hasId(choice)) ?? newest
   if (found) return found
   const isKind = kinds.some(({ name, kind }) => matchesChoice(choice, { runtime: name, kind }))
-  throw notFound(
-    isKind
-      ? `No llama.cpp build of the kind "${choice}" is installed. Install one with: corral runtime install ${choice}`
-      : `No llama.cpp build "${choice}" is installed, and there is no kind of that name. ${installedText(records)} ${kindsText(kinds)}`
-  )
+  const text = `No llama.cpp build ${isKind ? 'of the kind ' : ''}"${choice}" is installed`
+  if (isKind) throw notFound(`${text}. Install one with: corral runtime install ${choice}`)
+  throw notFound(`${text}, and there is no kind of that name. ${installedText(records)} ${kindsText(kinds)}`)
 }

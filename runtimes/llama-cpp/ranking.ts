@@ -58,11 +58,7 @@ export function whyUnsupported(kind: RuntimeDescriptor, hardware: Hardware): str
 }
 
 /** Chooses the archive for this machine, and the archive of its libraries. Undefined if there is none. Pure. */
-export function chooseArchives(
-  kind: RuntimeDescriptor,
-  hardware: Hardware,
-  assets: readonly ReleaseAsset[]
-): ReleaseAsset[] | undefined {
+export function chooseArchives(kind: RuntimeDescriptor, hardware: Hardware, assets: readonly ReleaseAsset[]) {
   const names = assets.map(({ name }) => name)
   const match = matchArchive(kind, hardware, names)
   if (!match || glibcObstacle(match.pattern, hardware) !== undefined) return undefined
@@ -70,11 +66,7 @@ export function chooseArchives(
 }
 
 /** Ranks kinds by the hardware and a release's file names, best first. Equal scores keep their order. Pure. */
-export function rankRuntimes(
-  kinds: readonly RuntimeDescriptor[],
-  hardware: Hardware,
-  assetNames: readonly string[]
-): RankedCandidate[] {
+export function rankRuntimes(kinds: readonly RuntimeDescriptor[], hardware: Hardware, assetNames: readonly string[]) {
   return kinds.map(kind => evaluate(kind, hardware, assetNames)).sort((a, b) => b.score - a.score)
 }
 

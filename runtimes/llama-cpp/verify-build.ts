@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { join } from 'node:path'
-import type { Build, BuildCandidate, BuildDevice, RuntimeDescriptor } from '../../core/contracts/builds.ts'
+import type { Build, BuildCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { Delta, Engine } from '../../core/contracts/engines.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
@@ -42,10 +42,7 @@ export async function fileDigest(path: string, signal?: AbortSignal): Promise<st
 }
 
 /** Returns the GPUs that a build has code for. @throws Error if it would silently use the processor */
-export async function usableDevices(
-  server: string,
-  { hardware, runtime, signal, log }: VerifyOptions
-): Promise<BuildDevice[]> {
+export async function usableDevices(server: string, { hardware, runtime, signal, log }: VerifyOptions) {
   const environment = runtime?.environment?.(hardware)
   const { devices, problems } = await queryDevices(server, { signal, log, environment })
   if (runtime && isForGpus(runtime.kind) && !devices.some(device => runtime.usesDevice(device, hardware.gpus))) {

@@ -128,10 +128,7 @@ function withoutRpc(alias: string): CorralError {
 
 const mebibytes = (bytes: number) => Math.floor(bytes / 2 ** 20)
 
-function boundArguments(
-  { checkpoints, deviceMargins, shares }: EngineBounds,
-  knows: (flag: string) => boolean
-): string[] {
+function boundArguments({ checkpoints, deviceMargins, shares }: EngineBounds, knows: (flag: string) => boolean) {
   const list: string[] = []
   if (knows('--ctx-checkpoints')) list.push('--ctx-checkpoints', `${checkpoints}`)
   if (deviceMargins?.length && knows('--fit-target')) {

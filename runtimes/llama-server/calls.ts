@@ -289,12 +289,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
    * Returns the input, or the tokens of its beginning if it is longer than the context.
    * @param most tokens, if fewer than the context @throws CorralError `context_exceeded`
    */
-  async function fitting(
-    input: string | readonly number[],
-    truncate: boolean,
-    most: number,
-    signal: AbortSignal
-  ): Promise<string | readonly number[]> {
+  async function fitting(input: string | readonly number[], truncate: boolean, most: number, signal: AbortSignal) {
     if (!truncate) {
       if (most >= contextSize) return input
       requireFittingText({ input }, most)

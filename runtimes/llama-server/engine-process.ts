@@ -13,6 +13,7 @@ export interface ProcessExit {
 
 export type EngineProcess = Awaited<ReturnType<typeof startEngineProcess>>
 
+const STOP_GRACE_MS = 2000
 /** Milliseconds to wait for the last output of an exited process. Another process may keep its pipes open. */
 const DRAIN_LIMIT = 250
 const EXIT_COMMAND = 'cmd_router_to_child:exit\n'
@@ -112,6 +113,10 @@ export async function startEngineProcess(options: {
     stream.on('error', error => options.warn(`The output of ${program} ${child.pid} cannot be read: ${error.message}`))
   }
 
+  function kill(): void {
+    if (running) child.kill('SIGKILL')
+  }
+
   return {
     /** Undefined if the process could not be started. */
     pid: child.pid,
@@ -120,17 +125,18 @@ export async function startEngineProcess(options: {
     /** Settles when all output has been read, or is given up. */
     drained,
     startError,
-    /** Asks the process to exit, which it does when no connection is open. */
-    end(): void {
+    kill,
+    /** Asks the process to exit, which it does when no connection is open, and kills it if it takes too long. */
+    async stop(): Promise<void> {
       if (!running) return
       // As a router's child, llama-server waits for this command even after SIGTERM. While it loads, it reacts only to
       // SIGTERM.
       child.stdin.write(EXIT_COMMAND)
       // Windows has no SIGTERM, and `kill` would end the process by force.
       if (process.platform !== 'win32') child.kill('SIGTERM')
-    },
-    kill(): void {
-      if (running) child.kill('SIGKILL')
+      const timer = setTimeout(kill, STOP_GRACE_MS)
+      await exited
+      clearTimeout(timer)
     }
   }
 }

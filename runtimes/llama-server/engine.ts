@@ -69,8 +69,6 @@ export interface LlamaServerEngine extends Engine {
   request(request: EngineRequest): Promise<EngineResponse>
 }
 
-/** Milliseconds that an engine gets to end voluntarily. */
-const STOP_GRACE = 2000
 /** Milliseconds within which a process exits after its connections break. */
 const EXIT_LAG = 1000
 /** Milliseconds until the end of a worker is known here after an engine has noticed it. */
@@ -283,10 +281,7 @@ async function startEngine(
 
   async function stop(): Promise<void> {
     upstream.cut(stopped())
-    running.end()
-    const timer = setTimeout(() => running.kill(), STOP_GRACE)
-    await running.exited
-    clearTimeout(timer)
+    await running.stop()
     await cleaned
   }
 

@@ -335,13 +335,7 @@ function causeFromExit({ code, signal, oomKilled }: ExitFacts): FailureCause {
 }
 
 /** Makes the error for an engine that failed: while loading it has the code of the cause, later `engine_crashed`. */
-export function engineFailure(
-  alias: string,
-  ready: boolean,
-  tail: LogTail,
-  paths: readonly string[],
-  exit: ExitFacts
-): CorralError {
+export function engineFailure(alias: string, ready: boolean, tail: LogTail, paths: readonly string[], exit: ExitFacts) {
   const lines = ready ? tail.sinceMark() : tail.all()
   const { code, cause, line, sentence, details: more } = classifyFailure({ lines, exit, paths })
   // The output of a serving engine may be about any client's request, so its log is for admins.
@@ -370,13 +364,11 @@ export function endedFailure(
 
 const seconds = (ms: number) => `${Math.max(1, Math.round(ms / 1000))} s`
 
-/** Makes the error for a serving engine that showed no sign of life for `limit` milliseconds. */
 export function hungFailure(alias: string, limit: number): CorralError {
   const text = `hung: for ${seconds(limit)} it neither sent anything nor answered nor used the processor, so corral ended it. Send the request again to reload the model.`
   return endedFailure(alias, true, 'hung', [text, ''])
 }
 
-/** Makes the error for an engine that computed without progress for `limit` milliseconds. */
 export function stuckFailure(alias: string, limit: number, ready: boolean): CorralError {
   return endedFailure(alias, ready, 'stuck', [
     `was stuck: for ${seconds(limit)} it used the processor without progress on any request, so corral ended it. The next request reloads the model.`,
@@ -384,7 +376,6 @@ export function stuckFailure(alias: string, limit: number, ready: boolean): Corr
   ])
 }
 
-/** Makes the error for an engine that used far more memory than was reserved. */
 export function overMemoryFailure(alias: string, reserved: number, ready: boolean): CorralError {
   const what = `used far more memory than the ${formatBytes(reserved)} reserved for it, so corral ended it.`
   const advice = 'If its chat template has a long loop, create the model again with a simpler one.'
@@ -392,7 +383,6 @@ export function overMemoryFailure(alias: string, reserved: number, ready: boolea
   return endedFailure(alias, ready, 'over_memory', texts, { signal: 'SIGKILL', reserved })
 }
 
-/** Makes the error for a llama-server that could not be started. */
 export function startFailure(executable: string, error: NodeJS.ErrnoException): CorralError {
   const { code, sentence } = CAUSES.executable_missing
   return new CorralError(code, fill(sentence, [`${error.code}: ${executable}`]), {

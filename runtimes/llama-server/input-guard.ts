@@ -213,11 +213,7 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
 
   return {
     /** Runs a request. @throws CorralError `input_blocked`, or for a request to blame one that is not retried */
-    async run<Result>(
-      fields: EngineFields,
-      signal: AbortSignal,
-      ask: (ticket: Ticket) => Promise<Result>
-    ): Promise<Result> {
+    async run<Result>(fields: EngineFields, signal: AbortSignal, ask: (ticket: Ticket) => Promise<Result>) {
       const constraints = listConstraints(fields)
       const own = fields.messages === undefined ? undefined : template
       book.check(own ? [own, ...constraints] : constraints, model)

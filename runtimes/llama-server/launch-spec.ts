@@ -65,11 +65,7 @@ export function launchSpec(
   }
 }
 
-function withDraftFile(
-  variant: StoredVariant,
-  settings: EngineSettings,
-  catalog: Pick<Catalog, 'find'>
-): EngineSettings {
+function withDraftFile(variant: StoredVariant, settings: EngineSettings, catalog: Pick<Catalog, 'find'>) {
   const { draft } = settings.speculation
   if (!draft) return settings
   const found = catalog.find(parseRequestedName(draft.model))

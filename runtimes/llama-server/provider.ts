@@ -10,12 +10,12 @@ import type { EngineLogs } from './engine-logs.ts'
 import { type GrammarLimits, grammarCheck } from './grammar-bounds.ts'
 import { unenforced } from './grammar-schemas.ts'
 import { createInputRecords, listConstraints } from './input-guard.ts'
-import { KNOWN_OPTIONS } from './known-options.ts'
 import type { EngineLog } from './launch.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
 import type { MemoryEstimates, MemoryNeed } from './memory/memory-estimates.ts'
 import type { PromptCache } from './prompt-cache/prompt-cache.ts'
 import type { RpcWorkers } from './rpc-workers.ts'
+import { KNOWN_OPTIONS } from './safe-fields.ts'
 import { type Chosen, type SpeculationChooser, withMethod } from './speculation/speculation.ts'
 
 /** One of these capabilities is enough. llama-server would load other models all the same and answer nonsense. */
@@ -98,11 +98,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     }
   }
 
-  async function launch(
-    spec: LaunchSpec,
-    { chosen, need }: LlamaServerEstimate,
-    waiting: Waiting
-  ): Promise<LlamaServerEngine> {
+  async function launch(spec: LaunchSpec, { chosen, need }: LlamaServerEstimate, waiting: Waiting) {
     const template = getTemplate(spec)
     if (template) inputs.check([template], spec.alias)
     let outdate = () => {}
@@ -151,11 +147,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   }
 
   /** Starts an engine. If it fails with a method of guessing ahead, it starts without. */
-  async function launchChosen(
-    spec: LaunchSpec,
-    estimate: LlamaServerEstimate,
-    waiting: Waiting
-  ): Promise<LlamaServerEngine> {
+  async function launchChosen(spec: LaunchSpec, estimate: LlamaServerEstimate, waiting: Waiting) {
     const { chosen } = estimate
     try {
       return await launch(withMethod(spec, chosen), estimate, waiting)

@@ -44,14 +44,21 @@ const MAX_ANSWER_BYTES = 64 * 1024
 
 type RpcSettings = NonNullable<EngineSettings['rpc']>
 
-function refusal(cause: FailureCause, worker: string, message: string, error?: unknown): CorralError {
+function refusal(alias: string, cause: FailureCause, worker: string, why: string, error?: unknown): CorralError {
   const { code } = CAUSES[cause]
   const options = { details: { cause, worker }, cause: error }
+  const message = `The model "${alias}" could not be loaded: ${why}`
   return new CorralError(
     code,
     message,
     code === 'engine_unreachable' ? { ...options, retryAfter: RETRY_AFTER_S } : options
   )
+}
+
+/** Returns an address at which a worker answers: on the port after its own. */
+function urlOf({ endpoint }: Pick<RpcWorker, 'endpoint'>, path: string): string {
+  const colon = endpoint.lastIndexOf(':')
+  return `http://${endpoint.slice(0, colon)}:${Number(endpoint.slice(colon + 1)) + 1}${path}`
 }
 
 /** Returns the pools that the memory of a worker's devices belongs to. */
@@ -63,9 +70,9 @@ export function listPools({ name, facts }: Pick<RpcWorker, 'name' | 'facts'>): s
 export function workerDevices(workers: readonly RpcWorker[]): (Device & { total: number })[] {
   return workers.flatMap(worker => {
     const pools = listPools(worker)
-    return worker.facts.devices.map(({ usable, total }, at) => ({
+    return worker.facts.devices.map(({ usable: budget, total }, at) => ({
       pool: pools[at]!,
-      budget: usable,
+      budget,
       overhead: 0,
       total
     }))
@@ -132,22 +139,19 @@ export function createRpcWorkers(
   const warned = new Set<string>()
 
   /** @throws CorralError `load_failed` if it is not on this machine or in a private network */
-  async function addressOf(alias: string, name: string, insecure: boolean): Promise<{ host: string; port: number }> {
+  async function endpointOf(alias: string, name: string, insecure: boolean): Promise<string> {
     const [, host, port] = /^(.*):(\d+)$/.exec(name)! as unknown as [string, string, string]
     // llama.cpp resolves names to IPv4 too.
     const found = await resolve(host, { family: 4, all: true }).catch(error => {
-      const message = `The model "${alias}" could not be loaded: the name of its worker ${name} cannot be resolved to an IPv4 address (${errorMessage(error)}).`
-      throw refusal('rpc_unreachable', name, message, error)
+      const why = `the name of its worker ${name} cannot be resolved to an IPv4 address (${errorMessage(error)}).`
+      throw refusal(alias, 'rpc_unreachable', name, why, error)
     })
     const open = found.find(({ address }) => isPublicAddress(address, new Set()))
     if (open && !insecure) {
-      throw refusal(
-        'rpc_public',
-        name,
-        `The model "${alias}" could not be loaded: its worker ${name} has a public address (${open.address}), and traffic to it is neither encrypted nor authenticated. Use an address of a private network or a VPN, or set rpc_insecure for the model.`
-      )
+      const why = `its worker ${name} has a public address (${open.address}), and traffic to it is neither encrypted nor authenticated. Use an address of a private network or a VPN, or set rpc_insecure for the model.`
+      throw refusal(alias, 'rpc_public', name, why)
     }
-    return { host: found[0]!.address, port: Number(port) }
+    return `${found[0]!.address}:${port}`
   }
 
   /** Asks a worker for its facts. Waits while it restarts, which it does when a client leaves without a word. */
@@ -178,41 +182,29 @@ export function createRpcWorkers(
     return parsed.value
   }
 
-  async function reachOne(
-    alias: string,
-    name: string,
-    insecure: boolean,
-    build: Build,
-    signal: AbortSignal
-  ): Promise<RpcWorker> {
-    const { host, port } = await addressOf(alias, name, insecure)
+  async function reachOne(alias: string, name: string, insecure: boolean, build: Build, signal: AbortSignal) {
+    const endpoint = await endpointOf(alias, name, insecure)
+    const url = urlOf({ endpoint }, WORKER_PATH)
     let facts: WorkerFacts
     try {
-      facts = await ask(`http://${host}:${port + 1}${WORKER_PATH}`, signal)
+      facts = await ask(url, signal)
     } catch (error) {
       signal.throwIfAborted()
       const reason = error instanceof Error && error.name === 'TimeoutError' ? 'no answer in 3 s' : errorMessage(error)
-      throw refusal(
-        'rpc_unreachable',
-        name,
-        `The model "${alias}" could not be loaded: its worker ${name} cannot be reached (${reason}; tried port ${port + 1}). Start "corral worker" there, or remove it from "rpc" in the model's settings.`,
-        error
-      )
+      const why = `its worker ${name} cannot be reached (${reason}; tried port ${new URL(url).port}). Start "corral worker" there, or remove it from "rpc" in the model's settings.`
+      throw refusal(alias, 'rpc_unreachable', name, why, error)
     }
     const mismatch = buildMismatch(build, facts)
     if (mismatch !== undefined) {
-      throw refusal(
-        'rpc_mismatch',
-        name,
-        `The model "${alias}" could not be loaded: its worker ${name} does not match, because ${mismatch}. Both machines need the same release of llama.cpp ("corral runtime install" and "corral runtime use", then restart the worker).`
-      )
+      const why = `its worker ${name} does not match, because ${mismatch}. Both machines need the same release of llama.cpp ("corral runtime install" and "corral runtime use", then restart the worker).`
+      throw refusal(alias, 'rpc_mismatch', name, why)
     }
-    if (!isLoopback(host) && !warned.has(name)) {
+    if (!isLoopback(new URL(url).hostname) && !warned.has(name)) {
       warned.add(name)
       const what = 'traffic to a worker is neither encrypted nor authenticated (docs/rpc.md)'
       log.warn({ model: alias, worker: name }, what)
     }
-    const worker: RpcWorker = { name, endpoint: `${host}:${port}`, facts }
+    const worker: RpcWorker = { name, endpoint, facts }
     heard.set(name, { worker, at: performance.now() })
     return worker
   }
@@ -232,11 +224,8 @@ export function createRpcWorkers(
       const busy = workers.find(({ facts }) => facts.busy)
       if (!busy) return workers
       if (performance.now() > until) {
-        throw refusal(
-          'rpc_busy',
-          busy.name,
-          `The model "${alias}" could not be loaded: its worker ${busy.name} serves another client, and ggml-rpc-server accepts only one. Stop the model that uses it, or start another worker on that machine (corral worker --port).`
-        )
+        const why = `its worker ${busy.name} serves another client, and ggml-rpc-server accepts only one. Stop the model that uses it, or start another worker on that machine (corral worker --port).`
+        throw refusal(alias, 'rpc_busy', busy.name, why)
       }
       await sleep(100, undefined, { signal: waiting.signal })
     }
@@ -249,13 +238,11 @@ export function createRpcWorkers(
     const lost = new Promise<string>(resolve => {
       tell = resolve
     })
-    async function followOne({ endpoint, facts, name }: RpcWorker): Promise<void> {
-      const colon = endpoint.lastIndexOf(':')
-      const port = Number(endpoint.slice(colon + 1)) + 1
-      const url = `http://${endpoint.slice(0, colon)}:${port}${WORKER_ALIVE_PATH}`
+    async function followOne(worker: RpcWorker): Promise<void> {
+      const { facts, name } = worker
       let why = 'its ggml-rpc-server has exited'
       try {
-        const { body, statusCode } = await get(url, closing.signal)
+        const { body, statusCode } = await get(urlOf(worker, WORKER_ALIVE_PATH), closing.signal)
         let first = ''
         for await (const piece of body.setEncoding('utf8')) {
           if (first.includes('\n')) continue
@@ -281,10 +268,8 @@ export function createRpcWorkers(
     const all = await Promise.all(
       [...heard.values()].map(async ({ worker, at }) => {
         if (performance.now() - at < MEMORY_MAX_AGE_MS) return worker
-        const colon = worker.endpoint.lastIndexOf(':')
-        const url = `http://${worker.endpoint.slice(0, colon)}:${Number(worker.endpoint.slice(colon + 1)) + 1}${WORKER_PATH}`
         try {
-          const now = { ...worker, facts: await ask(url, new AbortController().signal) }
+          const now = { ...worker, facts: await ask(urlOf(worker, WORKER_PATH), new AbortController().signal) }
           heard.set(worker.name, { worker: now, at: performance.now() })
           return now
         } catch {
@@ -296,17 +281,14 @@ export function createRpcWorkers(
         }
       })
     )
-    return Object.assign(
-      {},
-      ...all.map(worker => {
-        const pools = listPools(worker)
-        return Object.fromEntries(
-          worker.facts.devices.map(({ usable, free }, at) => {
-            return [pools[at]!, Math.min(usable, free + (held[pools[at]!] ?? 0))]
-          })
-        )
+    const rooms = all.flatMap(worker => {
+      const pools = listPools(worker)
+      return worker.facts.devices.map(({ usable, free }, at) => {
+        const pool = pools[at]!
+        return [pool, Math.min(usable, free + (held[pool] ?? 0))]
       })
-    )
+    })
+    return Object.fromEntries(rooms)
   }
 
   return { reach, reachFree, follow, budgets, close: async () => await agent?.destroy() }

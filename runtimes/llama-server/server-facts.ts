@@ -62,11 +62,7 @@ export function flagsInHelp(help: readonly string[]): Set<string> {
 const getFlags = new Map<string, Promise<ReadonlySet<string> | undefined>>()
 
 /** Returns the flags in the `--help` of a build's program, read once. Undefined if it does not list them. */
-export async function knownFlags(
-  { digest }: Build,
-  program: string,
-  options: QueryOptions
-): Promise<ReadonlySet<string> | undefined> {
+export async function knownFlags({ digest }: Build, program: string, options: QueryOptions) {
   const key = `${digest} ${program}`
   const found =
     getFlags.get(key) ??
@@ -96,10 +92,7 @@ export function parseVersion(lines: readonly string[]): { version: string; commi
 }
 
 /** Returns the version of a build. @throws Error with the reason if it does not run */
-export async function queryVersion(
-  server: string,
-  options: QueryOptions
-): Promise<{ version: string; commit?: string }> {
+export async function queryVersion(server: string, options: QueryOptions) {
   const lines = await runForLines(server, ['--version'], options)
   const version = parseVersion(lines)
   if (version === undefined) throw new Error(`--version: no version in its output: ${lines[0] ?? '(nothing)'}`)
@@ -107,10 +100,7 @@ export async function queryVersion(
 }
 
 /** Returns the GPUs that a build has code for, and why others are missing. @throws Error if it does not run */
-export async function queryDevices(
-  server: string,
-  options: QueryOptions
-): Promise<{ devices: BuildDevice[]; problems: string[] }> {
+export async function queryDevices(server: string, options: QueryOptions) {
   const lines = await runForLines(server, ['--list-devices'], options)
   const listed = parseDevices(lines)
   if (listed === undefined) throw new Error('--list-devices: no list of devices in its output')

@@ -30,7 +30,6 @@ import { WorkerCache } from './worker-cache.ts'
 const MIB = 2 ** 20
 const GIB = 2 ** 30
 const START_LIMIT_MS = 60_000
-const STOP_GRACE_MS = 2000
 const FIRST_PAUSE_MS = 1000
 const MAX_PAUSE = 30_000
 /** Milliseconds of running after which a server is assumed to have worked. */
@@ -334,13 +333,7 @@ function superviseServer(settings: {
       if (stopped.signal.aborted) return
       stopped.abort()
       clearInterval(trimming)
-      const last = child
-      if (last) {
-        last.end()
-        const timer = setTimeout(() => last.kill(), STOP_GRACE_MS)
-        await last.exited
-        clearTimeout(timer)
-      }
+      await child?.stop()
       await tending
     }
   }

@@ -255,11 +255,7 @@ const MORE = 1.1
  * Returns undefined if llama.cpp places the layers itself and not all of them fit, because llama-fit-params does not
  * see this.
  */
-export function fromFit(
-  fit: MemoryUse,
-  estimated: MetadataEstimate,
-  devices: readonly Device[]
-): MemoryUse | undefined {
+export function fromFit(fit: MemoryUse, estimated: MetadataEstimate, devices: readonly Device[]) {
   if (!estimated.settled) return undefined
   if (devices.length === 0) {
     const core = estimated.core.host ?? 0
