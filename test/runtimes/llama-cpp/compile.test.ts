@@ -321,11 +321,8 @@ t.test('reuses finished builds but not partial ones', async t => {
   mkdirSync(join(directory, 'work', 'build', 'bin'), { recursive: true })
   writeFileSync(join(directory, 'work', 'build', 'bin', 'libstale.so'), 'half')
   const candidate = (await provide())!
-  t.same(
-    tools.calls().map(call => call.split(' ')[0]),
-    ['cmake', 'cmake'],
-    'neither fetched nor cloned again'
-  )
+  const called = tools.calls().map(call => call.split(' ')[0])
+  t.same(called, ['cmake', 'cmake'], 'neither fetched nor cloned again')
   t.notOk(existsSync(join(candidate.directory, 'libstale.so')), 'object files of an earlier attempt are discarded')
 })
 
@@ -367,10 +364,8 @@ await compiledSource({
   t.notOk(existsSync(join(directory, 'source-v0.5.0-cpu')), 'a partial build is not used')
   tools.forget()
   t.match(await sourceWith(tools).provide(), { id: 'source-v0.5.0-cpu' })
-  t.same(
-    tools.calls().map(call => call.split(' ')[0]),
-    ['cmake', 'cmake']
-  )
+  const called = tools.calls().map(call => call.split(' ')[0])
+  t.same(called, ['cmake', 'cmake'])
 })
 
 t.test('fetches the converter without compiling', async t => {

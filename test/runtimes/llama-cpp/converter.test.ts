@@ -1,6 +1,5 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import t from 'tap'
@@ -9,6 +8,8 @@ import type { Build } from '../../../core/contracts/builds.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { createFindConverter } from '../../../runtimes/llama-cpp/sources/llama-source.ts'
 import { ReleaseServer } from '../../../runtimes/llama-cpp/sources/release-server.ts'
+import { listen } from '../../support/listen.ts'
+import { buildOf } from '../llama-server/support.ts'
 import { fakeServer, memoryLog, runtimesWith, source, writePrograms } from './fake-build.ts'
 
 function writeConverter(folder: string): void {
@@ -27,18 +28,13 @@ function writeConverter(folder: string): void {
 
 function build(directory: string, more: Partial<Build> = {}): Build {
   mkdirSync(directory, { recursive: true })
-  return {
+  return buildOf(join(directory, 'llama-server'), {
     id: 'release-b10485-cpu',
-    kind: 'cpu',
     source: 'release',
     version: '10485 (abc1234)',
-    directory,
     executables: { server: join(directory, 'llama-server'), quantize: join(directory, 'llama-quantize') },
-    digest: 'a'.repeat(64),
-    origin: 'a test',
-    devices: [],
     ...more
-  }
+  })
 }
 
 /** Serves source archives as GitHub does. `archive` is the reply. */
@@ -51,9 +47,7 @@ async function serve(t: Test, archive: Buffer | undefined): Promise<{ url: strin
     // GitHub redirects to another host.
     else response.writeHead(302, { location: '/moved' }).end()
   })
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => server.close())
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, paths }
+  return { url: `http://127.0.0.1:${await listen(t, server)}`, paths }
 }
 
 async function sourceArchive(t: Test, change: (folder: string) => void = () => undefined): Promise<Buffer> {
@@ -83,10 +77,8 @@ t.test('fetches the converter of a downloaded release from the same release, onc
   t.same(found, { directory: join(used.directory, 'converter'), version: 'b10485' })
   t.same(readdirSync(found.directory).sort(), ['conversion', 'convert_hf_to_gguf.py', 'gguf-py', 'requirements'])
   t.same(server.paths, ['/ggml-org/llama.cpp/archive/refs/tags/b10485.tar.gz', '/moved'])
-  t.same(
-    steps.map(step => step.phase),
-    ['downloading', 'unpacking']
-  )
+  const phases = steps.map(step => step.phase)
+  t.same(phases, ['downloading', 'unpacking'])
   t.same(readdirSync(directory), ['release-b10485-cpu'], 'nothing else is left')
 
   t.same(await find(used, {}), found)
@@ -107,10 +99,8 @@ t.test('rejects an archive that is dangerous, damaged or missing', async t => {
     const used = build(join(directory, 'release-b10485-cpu'))
     await t.rejects(finder(directory, server.url)(used, {}), { message: reason }, what)
     t.notOk(existsSync(join(used.directory, 'converter')))
-    t.same(
-      readdirSync(directory).filter(name => name.startsWith('unfinished')),
-      []
-    )
+    const files = readdirSync(directory).filter(name => name.startsWith('unfinished'))
+    t.same(files, [])
   }
 })
 

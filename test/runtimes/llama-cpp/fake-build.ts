@@ -5,6 +5,7 @@ import type { Gpu, Hardware, HardwareService } from '../../../core/contracts/har
 import { programsIn } from '../../../runtimes/llama-cpp/programs.ts'
 import { createRuntimes, type RuntimesDeps } from '../../../runtimes/llama-cpp/runtimes-service.ts'
 import { verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
+import { machine, nvidia } from './ranking/machines.ts'
 
 /** A device as a CUDA build lists it. */
 export const CUDA_DEVICE = '  CUDA0: NVIDIA H100 80GB HBM3 (81079 MiB, 80000 MiB free)'
@@ -101,29 +102,19 @@ export function memoryLog() {
 }
 
 /** A machine without GPUs. */
-export const plainMachine: Hardware = {
-  platform: 'linux',
-  arch: 'x64',
+export const plainMachine = machine([], {
   glibc: '2.36',
   cpu: { model: 'Test CPU', threads: 8, features: ['avx2', 'fma'] },
-  memory: { total: 32 * 2 ** 30, available: 16 * 2 ** 30 },
-  gpus: [],
-  libraries: ['libgomp'],
-  problems: [],
-  probes: []
-}
+  libraries: ['libgomp']
+})
 
 export const H100: Gpu = {
   id: 'nvidia:0',
-  vendor: 'nvidia',
-  name: 'NVIDIA H100 80GB HBM3',
-  type: 'discrete',
-  architecture: '9.0',
-  unifiedMemory: false,
-  totalMemory: 80 * 2 ** 30,
-  driver: { name: 'nvidia', version: '580.95.05', cuda: '13.0' },
-  apis: ['cuda', 'vulkan'],
-  usable: true
+  ...nvidia('NVIDIA H100 80GB HBM3', '9.0', '580.95.05', '13.0', {
+    driverName: 'nvidia',
+    gib: 80,
+    apis: ['cuda', 'vulkan']
+  })
 }
 
 export const gpuMachine: Hardware = { ...plainMachine, gpus: [H100], libraries: ['libgomp', 'vulkan'] }

@@ -235,10 +235,8 @@ t.test('a stored choice has priority over the ranking', async t => {
     id: 'made-vulkan',
     warnings: ['vulkan is used instead of CUDA 13: "corral runtime use" chose another build.']
   })
-  t.match(
-    chosen.report().attempts.find(({ outcome }) => outcome === 'chosen'),
-    { runtime: 'vulkan', reasons: [/chosen with "corral runtime use"/] }
-  )
+  const found = chosen.report().attempts.find(({ outcome }) => outcome === 'chosen')
+  t.match(found, { runtime: 'vulkan', reasons: [/chosen with "corral runtime use"/] })
 
   await new BuildsDirectory(directory).select({ selected: 'made-gone' })
   const gone = runtimesWith(directory, [source], gpus())

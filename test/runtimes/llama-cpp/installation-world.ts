@@ -13,6 +13,7 @@ import { rankRuntimes } from '../../../runtimes/llama-cpp/ranking.ts'
 import { Releases } from '../../../runtimes/llama-cpp/sources/release.ts'
 import { verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../../support/release-server.ts'
+import { buildOf } from '../llama-server/support.ts'
 import { fakeServer, hardwareService, memoryLog, writePrograms } from './fake-build.ts'
 import { machine } from './ranking/machines.ts'
 
@@ -97,19 +98,8 @@ export async function world(t: Test, more: Partial<InstallationDeps> = {}): Prom
   }
 }
 
-export const build = (id: string, more: Partial<Build> = {}): Build => ({
-  id,
-  kind: 'cpu',
-  runtime: 'cpu',
-  source: 'release',
-  version: '1',
-  directory: `/builds/${id}`,
-  executables: { server: `/builds/${id}/llama-server` },
-  digest: '',
-  origin: '',
-  devices: [],
-  ...more
-})
+export const build = (id: string, more: Partial<Build> = {}): Build =>
+  buildOf(`/builds/${id}/llama-server`, { id, runtime: 'cpu', source: 'release', ...more })
 export const record = (id: string, more: Partial<BuildRecord> = {}, of: Partial<Build> = {}): BuildRecord => ({
   format: 1,
   provenAt: '2026-01-01T00:00:00.000Z',

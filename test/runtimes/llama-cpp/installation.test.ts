@@ -253,10 +253,8 @@ t.test('uses and removes builds', async t => {
     message: /release-b200-cpu no longer works here/
   })
   t.equal(deps.current()?.id, 'release-b100-cpu', 'the build in use stays')
-  t.match(
-    installation.list().find(({ build }) => build.id === 'release-b200-cpu'),
-    { state: 'failed', failure: /bytes/ }
-  )
+  const found = installation.list().find(({ build }) => build.id === 'release-b200-cpu')
+  t.match(found, { state: 'failed', failure: /bytes/ })
   await installation.remove('release-b200-cpu')
   t.notOk(existsSync(join(directory, 'release-b200-cpu')))
   t.equal((await installation.use('auto', {})).id, 'release-b100-cpu')
@@ -312,11 +310,8 @@ t.test('upgrades to newer releases only', async t => {
   t.match(new BuildsDirectory(directory).selection(), { selected: 'release-b200-cpu', previous: 'release-b100-cpu' })
 
   await publish('b150')
-  t.match(
-    await installation.upgrade({}),
-    { changed: false, build: { id: 'release-b200-cpu' } },
-    'never to an older one'
-  )
+  const found = await installation.upgrade({})
+  t.match(found, { changed: false, build: { id: 'release-b200-cpu' } }, 'never to an older one')
 
   await publish('b300', BROKEN)
   await t.rejects(installation.upgrade({}), {
@@ -381,10 +376,8 @@ t.test('the first engine after an upgrade decides', async t => {
     trial: undefined
   })
   t.ok(lines.some(line => /corral uses release-b100-cpu again/.test(line)))
-  t.match(
-    installation.list().find(({ build }) => build.id === 'release-b200-cpu'),
-    { state: 'failed', failure: 'it does not load' }
-  )
+  const found = installation.list().find(({ build }) => build.id === 'release-b200-cpu')
+  t.match(found, { state: 'failed', failure: 'it does not load' })
   await t.rejects(installation.upgrade({}), { message: /b200, was tried/ })
 
   await publish('b300')

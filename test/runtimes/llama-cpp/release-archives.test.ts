@@ -37,10 +37,8 @@ t.test('reads release and kind from archive names', async t => {
   for (const list of [tags, tags.toReversed()]) {
     // sort() itself moves undefined to the end.
     const sorted = list.map(tag => ({ tag })).sort((a, b) => byRelease(a.tag, b.tag))
-    t.same(
-      sorted.map(({ tag }) => tag),
-      order
-    )
+    const tagsInOrder = sorted.map(({ tag }) => tag)
+    t.same(tagsInOrder, order)
   }
 
   const linux = { platform: 'linux', arch: 'x64' }

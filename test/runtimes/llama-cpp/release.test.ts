@@ -20,10 +20,15 @@ const LINUX = machine([])
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 
 t.test('chooses a release', async t => {
-  const release = (tag_name: string, ...names: string[]): Release => ({ tag_name, assets: names.map(asset) })
-  const archive = (tag: string) => `llama-${tag}-bin-ubuntu-x64.tar.gz`
+  // A minus follows the name of a release without an archive for this machine.
+  const release = (text: string, at: number): Release => {
+    const tag_name = text.replace('-', '')
+    const names = text === tag_name ? [`llama-${tag_name}-bin-ubuntu-x64.tar.gz`] : []
+    return { tag_name, assets: [...(at === 0 && text.startsWith('v') ? ['nightly-tag.txt'] : []), ...names].map(asset) }
+  }
   const serves = (assets: readonly ReleaseAsset[]) => assets.some(({ name }) => /-bin-ubuntu-x64\.tar\.gz$/.test(name))
-  const server = (releases: Release[], pointer = '', pageSize = 50) => {
+  const server = (text: string, pointer = '', pageSize = 50) => {
+    const releases = text.split(' ').map(release)
     const asked: string[] = []
     return {
       asked,
@@ -42,57 +47,28 @@ t.test('chooses a release', async t => {
     }
   }
   const { signal } = new AbortController()
-  const stable = release('v0.5.0', 'nightly-tag.txt')
-  const named = server([stable, release('b1001', archive('b1001')), release('b1000', archive('b1000'))], 'b1000')
-  t.equal(
-    (await findRelease(named, 'latest', serves, signal))?.tag_name,
-    'b1000',
-    'the one that the stable release names'
-  )
-  t.same(named.asked, ['b1000'])
-  const uploading = server(
-    [stable, release('b1001'), release('b999', archive('b999')), release('b1000', archive('b1000'))],
-    'b1001'
-  )
-  t.equal(
-    (await findRelease(uploading, 'latest', serves, signal))?.tag_name,
-    'b1000',
-    'by number, among those that have it'
-  )
-  const nonsense = server([stable, release('v9.9.9', archive('b1')), release('b7', archive('b7'))], '<html>')
-  t.equal((await findRelease(nonsense, 'latest', serves, signal))?.tag_name, 'b7', 'v- and b-numbers are not compared')
-  const long = [
-    stable,
-    ...Array.from({ length: 180 }, (_, at) => release(`b${2000 - at}`)),
-    release('b5', archive('b5'))
+  const long = `v0.5.0- ${Array.from({ length: 180 }, (_, at) => `b${2000 - at}-`).join(' ')} b5`
+  const table: [what: string, releases: string, pointer: string, chosen?: string, tag?: string, asked?: string[]][] = [
+    ['the one that the stable release names', 'v0.5.0- b1001 b1000', 'b1000', 'b1000', 'latest', ['b1000']],
+    ['by number, among those that have it', 'v0.5.0- b1001- b999 b1000', 'b1001', 'b1000'],
+    ['v- and b-numbers are not compared', 'v0.5.0- v9.9.9 b7', '<html>', 'b7'],
+    ['a kind that was absent for long', long, '', 'b5'],
+    ['no archive at all', 'v0.5.0-', ''],
+    ['the named release is gone', 'v0.5.0- b6', 'b1001', 'b6'],
+    ['a stable one with archives, without redirects', 'v0.6.0 b9', 'b9', 'v0.6.0', 'latest', []],
+    ['a stable one by name', 'v0.6.0 b9', 'b9', 'v0.6.0', 'v0.6.0'],
+    ['no nightly release has it', 'v0.8.0- v0.6.0 v0.7.0', 'b1', 'v0.7.0'],
+    ['the latest release has it', 'b3', '', 'b3'],
+    ['the nightly release of a stable one by name', 'v0.5.0- b1000 b1001-', 'b1000', 'b1000', 'v0.5.0'],
+    ['a release requested by name is never replaced', 'v0.5.0- b1000 b1001-', 'b1000', undefined, 'b1001']
   ]
-  t.equal(
-    (await findRelease(server(long), 'latest', serves, signal))?.tag_name,
-    'b5',
-    'a kind that was absent for long'
-  )
-  t.equal(await findRelease(server([stable]), 'latest', serves, signal), undefined)
-  const gone = server([stable, release('b6', archive('b6'))], 'b1001')
-  t.equal((await findRelease(gone, 'latest', serves, signal))?.tag_name, 'b6', 'the named release is gone')
-  const nightliesOnly = { ...server([release('b6', archive('b6'))]), latest: async () => undefined }
+  for (const [what, releases, pointer, chosen, tag = 'latest', asked] of table) {
+    const from = server(releases, pointer)
+    t.equal((await findRelease(from, tag, serves, signal))?.tag_name, chosen, what)
+    if (asked) t.same(from.asked, asked, what)
+  }
+  const nightliesOnly = { ...server('b6'), latest: async () => undefined }
   t.equal((await findRelease(nightliesOnly, 'latest', serves, signal))?.tag_name, 'b6', 'there is no stable release')
-  const whole = release('v0.6.0', 'nightly-tag.txt', archive('v0.6.0'))
-  const both = server([whole, release('b9', archive('b9'))], 'b9')
-  t.equal((await findRelease(both, 'latest', serves, signal))?.tag_name, 'v0.6.0', 'a stable one with archives')
-  t.same(both.asked, [], 'redirects are not followed')
-  t.equal((await findRelease(both, 'v0.6.0', serves, signal))?.tag_name, 'v0.6.0')
-  const lacking = release('v0.8.0', 'nightly-tag.txt')
-  const former = server([lacking, release('v0.6.0', archive('v0.6.0')), release('v0.7.0', archive('v0.7.0'))], 'b1')
-  t.equal((await findRelease(former, 'latest', serves, signal))?.tag_name, 'v0.7.0', 'no nightly release has it')
-  const direct = server([release('b3', archive('b3'))])
-  t.equal((await findRelease(direct, 'latest', serves, signal))?.tag_name, 'b3', 'the latest release has it')
-  const pinned = server([stable, release('b1000', archive('b1000')), release('b1001')], 'b1000')
-  t.equal((await findRelease(pinned, 'v0.5.0', serves, signal))?.tag_name, 'b1000')
-  t.equal(
-    await findRelease(pinned, 'b1001', serves, signal),
-    undefined,
-    'a release requested by name is never replaced'
-  )
 })
 
 /** Makes an archive like the real ones: one folder, programs and libraries side by side, links between libraries. */
@@ -174,14 +150,10 @@ t.test('finds, checks and unpacks a release', async t => {
   t.ok(lstatSync(join(candidate.directory, 'libllama.so')).isSymbolicLink(), 'links between libraries are preserved')
   t.equal(statSync(candidate.executables.server).mode & 0o111, 0o111)
   t.same(readdirSync(directory), ['release-b10485-cpu'], 'nothing else is left')
-  t.match(
-    server.requests.slice(0, 3).map(({ path }) => path),
-    [/latest$/, /nightly-tag\.txt$/, /nightly-tag\.txt\?/]
-  )
-  t.match(
-    steps.findLast(({ phase }) => phase === 'downloading'),
-    { fraction: 1, completed: archive.length, total: archive.length }
-  )
+  const paths = server.requests.slice(0, 3).map(({ path }) => path)
+  t.match(paths, [/latest$/, /nightly-tag\.txt$/, /nightly-tag\.txt\?/])
+  const found = steps.findLast(({ phase }) => phase === 'downloading')
+  t.match(found, { fraction: 1, completed: archive.length, total: archive.length })
   t.equal(source.wants!({ ...candidate, version: '', digest: '', devices: [] }), true)
 
   const pinned = from(server.url, directory, { options: { tag: 'b10485' } })
@@ -219,11 +191,8 @@ t.test('puts the libraries of a CUDA build into its folder', async t => {
   t.equal(readFileSync(join(candidate.directory, 'libcudart.so.12'), 'utf8'), 'runtime')
   t.equal(readFileSync(join(candidate.directory, 'LICENSE'), 'utf8'), 'of the build', "the build's own files stay")
   const total = archive.length + libraries.length
-  t.match(
-    steps.findLast(({ phase }) => phase === 'downloading'),
-    { completed: total, total },
-    'bytes of both'
-  )
+  const found = steps.findLast(({ phase }) => phase === 'downloading')
+  t.match(found, { completed: total, total }, 'bytes of both')
 
   server.break(names.libraries, { content: randomBytes(libraries.length) })
   const fresh = join(t.testdir(), 'runtimes')
@@ -266,11 +235,8 @@ t.test('rejects defective archives', async t => {
     if (served) server.break(CPU_NAME, { content: served })
     await t.rejects(from(server.url, directory).provide(), { message, code }, what)
     t.same(existsSync(directory) ? readdirSync(directory) : [], [], `${what}: nothing is left`)
-    t.same(
-      readdirSync(folder).filter(name => name !== 'runtimes'),
-      [],
-      `${what}: nothing is beside`
-    )
+    const files = readdirSync(folder).filter(name => name !== 'runtimes')
+    t.same(files, [], `${what}: nothing is beside`)
   }
 })
 
@@ -324,37 +290,20 @@ t.test('resumes interrupted transfers', async t => {
 t.test('reports unreachable servers', async t => {
   const directory = join(t.testdir(), 'runtimes')
   const server = await emulate(t, [])
-  const answers: [
-    string,
-    (end: (status: number, body: string, headers?: Record<string, string>) => void) => void,
-    { code: string; message: RegExp }
-  ][] = [
-    [
-      'another API',
-      end => end(200, '"hello"'),
-      { code: 'hub_unreachable', message: /does not answer as GitHub's API/ }
-    ],
-    [
-      'a web page',
-      end => end(200, '<html>'),
-      { code: 'hub_unreachable', message: /did not answer as GitHub's API does/ }
-    ],
-    ['a failure', end => end(500, 'oops'), { code: 'hub_unreachable', message: /status 500/ }],
-    [
-      'too many requests',
-      end => {
-        const reset = String(Math.floor(Date.now() / 1000) + 1800)
-        end(403, '{}', { 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': reset })
-      },
-      { code: 'hub_rate_limited', message: /status 403 \(too many requests.*30 min/ }
-    ]
+  const reset = String(Math.floor(Date.now() / 1000) + 1800)
+  const limit = { 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': reset }
+  const answers: [what: string, status: number, body: string, code: string, message: RegExp, headers?: object][] = [
+    ['another API', 200, '"hello"', 'hub_unreachable', /does not answer as GitHub's API/],
+    ['a web page', 200, '<html>', 'hub_unreachable', /did not answer as GitHub's API does/],
+    ['a failure', 500, 'oops', 'hub_unreachable', /status 500/],
+    ['too many requests', 403, '{}', 'hub_rate_limited', /status 403 \(too many requests.*30 min/, limit]
   ]
-  for (const [what, answer, expected] of answers) {
+  for (const [what, status, body, code, message, headers] of answers) {
     server.state.instead = (_, response) => {
-      answer((status, body, headers) => response.writeHead(status, headers).end(body))
+      response.writeHead(status, { ...headers }).end(body)
       return true
     }
-    await t.rejects(from(server.url, directory).provide(), expected, what)
+    await t.rejects(from(server.url, directory).provide(), { code, message }, what)
     t.match(await from(server.url, directory).releases.listing(), { list: 'snapshot' }, 'the ranking still has a list')
   }
 

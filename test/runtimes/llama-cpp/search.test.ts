@@ -36,11 +36,8 @@ t.test('orders recorded builds by preference', t => {
   const record = (id: string, installed?: boolean) =>
     ({ build: { id }, ...(installed && { installed }) }) as BuildRecord
   const order = (...records: BuildRecord[]) => byPreference(records).map(({ build }) => build.id)
-  t.same(
-    order(record('source-v1-cpu'), record('source-v2-cpu')),
-    ['source-v1-cpu', 'source-v2-cpu'],
-    'in order of verification'
-  )
+  const ids = order(record('source-v1-cpu'), record('source-v2-cpu'))
+  t.same(ids, ['source-v1-cpu', 'source-v2-cpu'], 'in order of verification')
   t.same(order(record('release-b9-cpu'), record('release-b10-cpu')), ['release-b10-cpu', 'release-b9-cpu'])
   t.same(order(record('release-b10-cpu', true), record('release-b9-cpu')), ['release-b9-cpu', 'release-b10-cpu'])
   t.end()
@@ -106,10 +103,8 @@ t.test('verifies a real build', async t => {
     executables: { quantize: /llama-quantize/ }
   })
   t.same(await verifyByAnswer(build, startEngine, options), [])
-  t.same(
-    runtimes.report().attempts.map(({ outcome }) => outcome),
-    ['chosen']
-  )
+  const outcomes = runtimes.report().attempts.map(({ outcome }) => outcome)
+  t.same(outcomes, ['chosen'])
 
   const failing: StartEngine = async () => {
     throw new Error('out of memory')
@@ -177,10 +172,8 @@ t.test('tries sources in order and explains each', async t => {
   t.same(asked, ['a', 'b', 'c', 'd'])
   const report = runtimes.report()
   t.equal(report.state, 'ready')
-  t.same(
-    report.attempts.map(({ outcome }) => outcome),
-    ['unavailable', 'failed', 'failed', 'chosen', 'not tried']
-  )
+  const outcomes = report.attempts.map(({ outcome }) => outcome)
+  t.same(outcomes, ['unavailable', 'failed', 'failed', 'chosen', 'not tried'])
   t.match(report.attempts, [
     { reasons: ['nothing here'] },
     { reasons: ['broken'] },
@@ -201,10 +194,8 @@ t.test('a required build is not replaced by another', async t => {
   const runtimes = runtimesWith(join(directory, 'runtimes'), [named, other])
   await t.rejects(runtimes.build(), { code: 'runtime_missing', message: /does not work here/ })
   t.equal(asked, 0)
-  t.same(
-    runtimes.report().attempts.map(({ outcome }) => outcome),
-    ['failed', 'not tried']
-  )
+  const outcomes = runtimes.report().attempts.map(({ outcome }) => outcome)
+  t.same(outcomes, ['failed', 'not tried'])
   t.ok(existsSync(join(broken, 'llama-server')), 'folders that corral did not make stay')
 })
 

@@ -54,10 +54,8 @@ t.test('each model may have its own build', async t => {
   t.equal((await startOn(runtimes, 'cuda')).build.id, 'made-cuda-13', 'the default build is of that kind')
   t.equal((await startOn(runtimes, 'Vulkan')).build.id, 'made-vulkan')
   const both = await Promise.all([startOn(runtimes, 'cpu'), startOn(runtimes, 'cpu')])
-  t.same(
-    both.map(({ build }) => build.id),
-    ['made-cpu', 'made-cpu']
-  )
+  const ids = both.map(({ build }) => build.id)
+  t.same(ids, ['made-cpu', 'made-cpu'])
   t.equal((await startOn(runtimes, 'made-vulkan')).build.id, 'made-vulkan', 'by its id')
   t.same(asked, ['cuda-13', 'vulkan', 'cpu'], 'each is provided once')
   t.equal((await runtimes.build()).id, 'made-cuda-13', 'the default build stays the same')
@@ -91,11 +89,8 @@ t.test('a build that fails after all is replaced by the next best one', async t 
   const runtimes = runtimesWith(directory, [source], gpuHardware())
   const engine = await startOn(runtimes)
   t.equal(engine.build.id, 'made-cuda-12')
-  t.same(
-    started.map(({ build }) => build),
-    ['made-cuda-13', 'made-cuda-12'],
-    'started once more'
-  )
+  const builds = started.map(({ build }) => build)
+  t.same(builds, ['made-cuda-13', 'made-cuda-12'], 'started once more')
   t.ok(
     runtimes.log.warnings.some(line =>
       /made-cuda-13 does not work here .*"owner\/model" is started on made-cuda-12/.test(line)
@@ -106,10 +101,8 @@ t.test('a build that fails after all is replaced by the next best one', async t 
     { build: { id: 'made-cuda-13' }, failure: { reason: /gpu_not_supported_by_build/ } }
   ])
   t.match(new BuildsDirectory(directory).failedAttempts(), [{ source: 'made', runtime: 'cuda-13' }])
-  t.match(
-    runtimes.report().installed.find(({ build }) => build.id === 'made-cuda-13'),
-    { state: 'failed', failure: /gpu_not_supported_by_build/ }
-  )
+  const found = runtimes.report().installed.find(({ build }) => build.id === 'made-cuda-13')
+  t.match(found, { state: 'failed', failure: /gpu_not_supported_by_build/ })
   t.match((await runtimes.build()).warnings, [/cuda-12 is used instead of CUDA 13/])
   await startOn(runtimes)
   t.equal(started.at(-1)?.build, 'made-cuda-12', 'the next engine starts on it directly')
@@ -194,10 +187,8 @@ t.test('a build with engines is not removed', async t => {
   await new Promise(resolve => setImmediate(resolve))
   await runtimes.remove('made-vulkan')
   t.notOk(existsSync(join(directory, 'made-vulkan')))
-  t.same(
-    runtimes.report().installed.map(({ build }) => build.id),
-    ['made-cuda-13']
-  )
+  const ids = runtimes.report().installed.map(({ build }) => build.id)
+  t.same(ids, ['made-cuda-13'])
 })
 
 t.test('reports hardware and ranking without a build, and accepts kinds from plugins', async t => {
@@ -273,9 +264,7 @@ t.test('two processes can provide different builds at the same time', async t =>
   const makers = [maker(directory), maker(directory)]
   const [one, two] = makers.map(({ source }) => runtimesWith(directory, [source], gpuHardware()))
   const builds = await Promise.all([one!.build(), two!.build({}, 'vulkan'), two!.build()])
-  t.same(
-    builds.map(({ id }) => id),
-    ['made-cuda-13', 'made-vulkan', 'made-cuda-13']
-  )
+  const ids = builds.map(({ id }) => id)
+  t.same(ids, ['made-cuda-13', 'made-vulkan', 'made-cuda-13'])
   t.same(makers.flatMap(({ asked }) => asked).sort(), ['cuda-13', 'vulkan'], 'each is provided by one of them')
 })

@@ -10,22 +10,27 @@ import { engineBody } from '../../support/engine-body.ts'
 
 type Respond = (path: string, body: any) => { status?: number; body: string }
 
-function callsOf(respond: Respond, mode: EngineMode = 'chat', contextSize = 100) {
-  const sent: { path: string; body: any }[] = []
-  const calls = engineCalls({
+type Ask = Parameters<typeof engineCalls>[0]['request']
+
+const callsWith = (request: Ask, mode: EngineMode = 'chat', contextSize = 100) =>
+  engineCalls({
     alias: 'a/b',
     mode,
     contextSize,
     metadata: { capabilities: [] },
     promptSlots: new PromptSlots(4),
-    async request({ path, body }: EngineRequest) {
-      const fields = JSON.parse(String(body))
-      sent.push({ path, body: fields })
-      const { status = 200, body: text } = respond(path, fields)
-      return { status, body: engineBody(Readable.from([Buffer.from(text)])) }
-    }
+    request
   })
-  return { calls, sent }
+
+function callsOf(respond: Respond, mode?: EngineMode) {
+  const sent: { path: string; body: any }[] = []
+  const request = async ({ path, body }: EngineRequest) => {
+    const fields = JSON.parse(String(body))
+    sent.push({ path, body: fields })
+    const { status = 200, body: text } = respond(path, fields)
+    return { status, body: engineBody(Readable.from([Buffer.from(text)])) }
+  }
+  return { calls: callsWith(request, mode), sent }
 }
 
 const { signal } = new AbortController()
@@ -134,17 +139,12 @@ t.test('a short answer that is delivered whole comes in one piece', async t => {
 
 t.test('an interrupted answer is an error', async t => {
   const text = choice({ delta: { content: 'x' } })
-  await t.rejects(
-    answerOf(() => ({ body: text })),
-    { code: 'engine_crashed', message: /ended its answer early/ }
-  )
-  await answerOf(() => ({ body: text + END }))
-  await answerOf(() => ({ body: `${text}data: [DONE]\n\n` }))
+  const answer = (body: string) => answerOf(() => ({ body }))
+  await t.rejects(answer(text), { code: 'engine_crashed', message: /ended its answer early/ })
+  await answer(text + END)
+  await answer(`${text}data: [DONE]\n\n`)
   const error = event({ error: { code: 500, message: 'Compute error.' } })
-  await t.rejects(
-    answerOf(() => ({ body: text + error })),
-    { code: 'internal', message: /Compute error/ }
-  )
+  await t.rejects(answer(text + error), { code: 'internal', message: /Compute error/ })
   const { calls } = callsOf(() => ({ body: text }))
   const taken: string[] = []
   const bytes = calls.chatBytes!({ messages }, { signal, take: chunk => void taken.push(chunk.toString()) })
@@ -158,13 +158,7 @@ t.test('several choices are requested one by one', async t => {
     n: 2,
     seed: 7
   })
-  t.match(
-    sent.map(({ body }) => body),
-    [
-      { n: 1, seed: 7, id_slot: 0 },
-      { n: 1, seed: 8, id_slot: 1 }
-    ]
-  )
+  t.match(sent, [{ body: { n: 1, seed: 7, id_slot: 0 } }, { body: { n: 1, seed: 8, id_slot: 1 } }])
   t.same(new Set(deltas.map(({ choice }) => choice)), new Set([0, 1]))
 })
 
@@ -181,22 +175,13 @@ t.test('a request never chooses its slot', async t => {
 })
 
 t.test('a failing consumer ends the request, at once or later', async t => {
-  for (const take of [
-    () => {
-      throw new Error('full')
-    },
-    () => Promise.reject(new Error('full'))
-  ]) {
+  const failing = () => {
+    throw new Error('full')
+  }
+  for (const take of [failing, async () => failing()]) {
     const body = engineBody(new PassThrough())
     body.write(choice({ delta: { content: 'x' } }))
-    const calls = engineCalls({
-      alias: 'a/b',
-      mode: 'chat',
-      contextSize: 1,
-      metadata: { capabilities: [] },
-      promptSlots: new PromptSlots(4),
-      request: async () => ({ status: 200, body })
-    })
+    const calls = callsWith(async () => ({ status: 200, body }))
     await t.rejects(calls.chat!({ messages }, { signal, take }), { message: 'full' })
     t.ok(body.destroyed, 'the connection to the engine is closed')
   }
@@ -229,10 +214,8 @@ t.test('an answer that begins with special tokens cannot be constrained to a for
 t.test('completes text before a suffix', async t => {
   const { calls, sent } = callsOf(() => ({ body: event({ index: 0, content: 'x', stop: true, stop_type: 'eos' }) }))
   const deltas: Delta[] = []
-  await calls.completion!(
-    { prompt: 'a', suffix: 'b', max_tokens: 4 },
-    { signal, take: pieces => void deltas.push(...pieces) }
-  )
+  const sink = { signal, take: (pieces: readonly Delta[]) => void deltas.push(...pieces) }
+  await calls.completion!({ prompt: 'a', suffix: 'b', max_tokens: 4 }, sink)
   t.match(sent, [{ path: '/infill', body: { input_prefix: 'a', input_suffix: 'b', n_predict: 4 } }])
   t.match(deltas, [{ content: 'x', finish: 'stop' }])
   await calls.completion!({ prompt: 'ab', line: 'b', suffix: 'c' }, { signal, take: () => undefined })
@@ -250,15 +233,11 @@ t.test('embeds texts in batches', async t => {
   }, 'embedding')
   const texts = Array.from({ length: 70 }, (_, index) => `${index}`)
   const { vectors, promptTokens } = await calls.embed!(texts, { signal })
-  t.same(
-    vectors.map(([value]) => value),
-    texts.map(Number)
-  )
+  const values = vectors.map(([value]) => value)
+  t.same(values, texts.map(Number))
   t.equal(promptTokens, 6)
-  t.same(
-    sent.map(({ body }) => body.input.length),
-    [32, 32, 6]
-  )
+  const counts = sent.map(({ body }) => body.input.length)
+  t.same(counts, [32, 32, 6])
   t.notOk(calls.chat, 'an embedding engine rejects chats')
 })
 
@@ -278,24 +257,17 @@ t.test('a transcription becomes a chat with an audio model', async t => {
   const plain = { capabilities: [] }
   const readText = (fields: EngineFields) =>
     (transcriptionChat({ audio: 'UklG', ...fields }, plain).messages.at(-1) as any).content[0].text
+  const audio = { type: 'input_audio', input_audio: { data: 'UklG' } }
   t.same(transcriptionChat({ audio: 'UklG', temperature: 0 }, plain), {
     temperature: 0,
-    messages: [
-      {
-        role: 'user',
-        content: [
-          { type: 'text', text: 'Transcribe audio to text' },
-          { type: 'input_audio', input_audio: { data: 'UklG' } }
-        ]
-      }
-    ]
+    messages: [{ role: 'user', content: [{ type: 'text', text: 'Transcribe audio to text' }, audio] }]
   })
   t.match(readText({ translate: true }), /English/)
   t.equal(readText({ prompt: 'Write it down', language: 'de' }), 'Write it down (language: de)')
   t.same(transcriptionChat({ audio: 'UklG' }, { architecture: 'lfm2', capabilities: ['thinking'] }), {
     messages: [
       { role: 'system', content: 'Perform ASR.' },
-      { role: 'user', content: [{ type: 'input_audio', input_audio: { data: 'UklG' } }] }
+      { role: 'user', content: [audio] }
     ],
     chat_template_kwargs: { enable_thinking: false }
   })
@@ -304,31 +276,24 @@ t.test('a transcription becomes a chat with an audio model', async t => {
 t.test('the prompts of a list are requested one after the other', async t => {
   const sent: any[] = []
   let open = 0
-  const calls = engineCalls({
-    alias: 'a/b',
-    mode: 'chat',
-    contextSize: 1,
-    metadata: { capabilities: [] },
-    promptSlots: new PromptSlots(4),
-    async request({ body }) {
-      t.equal(++open, 1, 'no other request is open')
-      sent.push(JSON.parse(String(body)))
-      const answer = engineBody(new PassThrough())
-      answer.once('end', () => open--)
-      answer.end(`${choice({ text: sent.at(-1).prompt })}data: [DONE]\n\n`)
-      return { status: 200, body: answer }
-    }
+  const calls = callsWith(async ({ body }) => {
+    t.equal(++open, 1, 'no other request is open')
+    sent.push(JSON.parse(String(body)))
+    const answer = engineBody(new PassThrough())
+    answer.once('end', () => open--)
+    answer.end(`${choice({ text: sent.at(-1).prompt })}data: [DONE]\n\n`)
+    return { status: 200, body: answer }
   })
   const deltas: any[] = []
   const take = (pieces: readonly object[]) => void deltas.push(...pieces)
   await calls.completion!({ prompt: ['a', 'b', 'c'] }, { signal, take })
+  const [prompts, choices] = [sent.map(({ prompt }) => prompt), deltas.map(({ choice }) => choice)]
   t.strictSame(
-    sent.map(({ prompt }) => prompt),
-    ['a', 'b', 'c']
-  )
-  t.match(
-    deltas.map(({ choice }) => choice),
-    [0, 1, 2]
+    [prompts, choices],
+    [
+      ['a', 'b', 'c'],
+      [0, 1, 2]
+    ]
   )
 })
 

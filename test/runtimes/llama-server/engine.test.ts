@@ -12,15 +12,15 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import type { Progress } from '../../../core/contracts/progress.ts'
+import type { Progress, Waiting } from '../../../core/contracts/progress.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import { processStartTime } from '../../../core/system/processes.ts'
 import type { LlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../../runtimes/llama-server/engine.ts'
 import { createEngineLogs } from '../../../runtimes/llama-server/engine-logs.ts'
-import { KNOWN_OPTIONS } from '../../../runtimes/llama-server/known-options.ts'
 import type { LaunchSpec } from '../../../runtimes/llama-server/launch-spec.ts'
 import { readJson, readText } from '../../../runtimes/llama-server/response-body.ts'
+import { KNOWN_OPTIONS } from '../../../runtimes/llama-server/safe-fields.ts'
 import { failure } from '../../support/failure.ts'
 import { thorough } from '../../support/thorough.ts'
 import { trialCount } from '../../support/trial-count.ts'
@@ -42,6 +42,9 @@ const ENDLESS = { prompt: 'Once', n_predict: -1, ignore_eos: true }
 /** Room for endless generation on one slot. */
 const LONG: Partial<LaunchSpec> = { options: { ...engineSpec().options, num_ctx: 32768, num_parallel: 1 } }
 
+const load = (run: string, spec: Partial<LaunchSpec> = {}, deps: Partial<EngineDeps> = {}, waiting: Waiting = {}) =>
+  createLlamaServerEngine(BUILD, engineSpec(spec), engineDeps(run, deps), waiting)
+
 /** Starts an engine and stops it at the end of the test. */
 async function start(
   t: { teardown(end: () => Promise<void>): void },
@@ -49,7 +52,7 @@ async function start(
   deps: Partial<EngineDeps> = {}
 ): Promise<{ engine: LlamaServerEngine; run: string }> {
   const run = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  const engine = await createLlamaServerEngine(BUILD, engineSpec(spec), engineDeps(run, deps), {})
+  const engine = await load(run, spec, deps)
   t.teardown(async () => {
     await engine.stop()
     rmSync(run, { recursive: true })
@@ -95,7 +98,7 @@ async function isBusy(engine: LlamaServerEngine): Promise<boolean> {
 }
 
 t.test('every setting that the build reports is known', async t => {
-  const engine = await createLlamaServerEngine(BUILD, engineSpec(), engineDeps(t.testdir({})), {})
+  const engine = await load(t.testdir({}))
   t.teardown(() => engine.stop())
   const { body } = await engine.request({ method: 'GET', path: '/props', signal: NEVER })
   const { default_generation_settings: settings } = (await readJson(body)) as any
@@ -112,9 +115,7 @@ t.test('every setting that the build reports is known', async t => {
 t.test('an engine loads with progress, answers, and leaves nothing behind', async t => {
   const run = t.testdir({})
   const progress: Progress[] = []
-  const engine = await createLlamaServerEngine(BUILD, engineSpec(), engineDeps(run), {
-    onProgress: step => progress.push(step)
-  })
+  const engine = await load(run, {}, {}, { onProgress: step => progress.push(step) })
   t.match(progress[0], { phase: 'loading', subject: '' })
   t.equal(progress.at(-1)?.fraction, 1)
   const fractions = progress.map(step => step.fraction ?? 0)
@@ -262,18 +263,13 @@ t.test('a stopped process is reported as hanging, but a long prefill is not', th
     t.equal(status, 200)
     return performance.now() - began
   }
-  const measuring = await createLlamaServerEngine(BUILD, spec, engineDeps(run, { extraArguments }), {})
+  const measuring = await load(run, spec, { extraArguments })
   const usual = await readLongPrompt(measuring)
   await measuring.stop()
 
   const hangTimeout = Math.max(300, usual / 4)
   const engineLogs = createEngineLogs()
-  const engine = await createLlamaServerEngine(
-    BUILD,
-    spec,
-    engineDeps(run, { hangTimeout, engineLogs, extraArguments }),
-    {}
-  )
+  const engine = await load(run, spec, { hangTimeout, engineLogs, extraArguments })
   t.ok((await readLongPrompt(engine)) > hangTimeout, `no hang is detected in it within ${Math.round(hangTimeout)} ms`)
   const waiting = failure(readLongPrompt(engine))
   process.kill(engine.pid!, 'SIGSTOP')
@@ -292,21 +288,23 @@ t.test('a load can be aborted', async t => {
   const reason = new Error('Not wanted any more.')
   const control = new AbortController()
   let pid: number | undefined
-  const given = failure(
-    createLlamaServerEngine(BUILD, engineSpec(), engineDeps(run), {
+  const given = load(
+    run,
+    {},
+    {},
+    {
       signal: control.signal,
       onProgress({ fraction }) {
         if (fraction === undefined) return
         pid = JSON.parse(readFileSync(join(run, readdirSync(run)[0]!), 'utf8')).pid
         control.abort(reason)
       }
-    })
+    }
   )
-  t.equal(await given, reason)
+  t.equal(await failure(given), reason)
   t.same(readdirSync(run), [])
   if (pid !== undefined) t.equal(await processStartTime(pid), undefined)
-  const before = createLlamaServerEngine(BUILD, engineSpec(), engineDeps(run), { signal: AbortSignal.abort(reason) })
-  t.equal(await failure(before), reason)
+  t.equal(await failure(load(run, {}, {}, { signal: AbortSignal.abort(reason) })), reason)
 })
 
 t.test('failed loads explain the reason', async t => {
@@ -317,31 +315,27 @@ t.test('failed loads explain the reason', async t => {
   writeFileSync(join(files, 'other.gguf'), Buffer.from(model.toString('latin1').replace('llama', 'lamma'), 'latin1'))
   const quantized = { ...engineSpec().options, cache_type_v: 'q8_0' as const }
 
-  const cases: [Partial<LaunchSpec>, string[], code: string, cause: string][] = [
-    [{ modelPath: join(files, 'absent.gguf') }, [], 'load_failed', 'file_missing'],
-    [{ modelPath: join(files, 'page.gguf') }, [], 'load_failed', 'not_gguf'],
-    [{ modelPath: join(files, 'empty.gguf') }, [], 'load_failed', 'file_damaged'],
-    [{ modelPath: join(files, 'cut-header.gguf') }, [], 'load_failed', 'file_damaged'],
-    [{ modelPath: join(files, 'cut-data.gguf') }, [], 'load_failed', 'file_damaged'],
-    [{ modelPath: join(files, 'other.gguf') }, [], 'load_failed', 'unsupported_architecture'],
-    [{ projectorPath: MODEL }, [], 'load_failed', 'projector_mismatch'],
-    [{}, ['--no-such-flag'], 'load_failed', 'unknown_flag'],
-    [{}, ['--ctx-size', 'many'], 'load_failed', 'bad_flag_value'],
-    [{ options: quantized }, ['-fa', 'off'], 'load_failed', 'flash_attention_required']
+  const file = (name: string) => ({ modelPath: join(files, `${name}.gguf`) })
+  const cases: [cause: string, Partial<LaunchSpec>, string[]?][] = [
+    ['file_missing', file('absent')],
+    ['not_gguf', file('page')],
+    ['file_damaged', file('empty')],
+    ['file_damaged', file('cut-header')],
+    ['file_damaged', file('cut-data')],
+    ['unsupported_architecture', file('other')],
+    ['projector_mismatch', { projectorPath: MODEL }],
+    ['unknown_flag', {}, ['--no-such-flag']],
+    ['bad_flag_value', {}, ['--ctx-size', 'many']],
+    ['flash_attention_required', { options: quantized }, ['-fa', 'off']]
   ]
-  for (const [spec, extraArguments, code, cause] of cases) {
+  for (const [cause, spec, extraArguments = []] of cases) {
     const run = join(files, 'run')
-    const error = await failure(
-      createLlamaServerEngine(BUILD, engineSpec(spec), engineDeps(run, { extraArguments }), {})
-    )
-    t.same([error.code, error.details?.cause], [code, cause], error.message)
+    const error = await failure(load(run, spec, { extraArguments }))
+    t.same([error.code, error.details?.cause], ['load_failed', cause], error.message)
     t.match(error.message, 'corral/tiny-chat')
     t.type(error.details?.line, 'string')
-    t.notMatch(
-      `${error.message} ${error.details?.line}`,
-      /[\\/](?:tap|dist|plugins|fixtures)[\\/]/,
-      'no folder is shown'
-    )
+    const shown = `${error.message} ${error.details?.line}`
+    t.notMatch(shown, /[\\/](?:tap|dist|plugins|fixtures)[\\/]/, 'no folder is shown')
     t.same(readdirSync(run), [], 'nothing is left')
   }
 })
@@ -352,9 +346,8 @@ t.test('a build that cannot start is blamed', async t => {
   const plain = join(files, 'llama-server')
   chmodSync(plain, 0o644)
   for (const server of [join(files, 'absent'), plain, join(files, 'gone', 'llama-server')]) {
-    const error = await failure(
-      createLlamaServerEngine(buildOf(server), engineSpec(), engineDeps(join(files, 'run')), {})
-    )
+    const started = createLlamaServerEngine(buildOf(server), engineSpec(), engineDeps(join(files, 'run')), {})
+    const error = await failure(started)
     t.same([error.code, error.details?.cause], ['runtime_missing', 'executable_missing'], server)
     t.same(readdirSync(join(files, 'run')), [])
   }

@@ -46,11 +46,8 @@ t.test('finds the input that is to blame', t => {
     t.same({ inputs: names, certain }, expected, what)
   }
   const completed = findBlame([bad(), good()], 'loop', ({ digest }) => digest === GOOD.digest)
-  t.same(
-    [completed.inputs, completed.certain],
-    [[BAD], true],
-    'an input that has completed before is not blamed for another'
-  )
+  const blamed = [completed.inputs, completed.certain]
+  t.same(blamed, [[BAD], true], 'an input that has completed before is not blamed for another')
   const both = findBlame(
     [good({ answered: false, template: TEMPLATE })],
     'beside',
@@ -61,11 +58,8 @@ t.test('finds the input that is to blame', t => {
   const reader = plain({ answered: false })
   const always = () => true
   t.equal(findBlame([reader], 'memory', always).certain, true)
-  t.equal(
-    findBlame([reader, plain({ generated: true })], 'memory', always).certain,
-    false,
-    'the memory may belong to another answer, so a working template is not blocked'
-  )
+  const isCertain = findBlame([reader, plain({ generated: true })], 'memory', always).certain
+  t.equal(isCertain, false, 'the memory may belong to another answer, so a working template is not blocked')
   t.equal(findBlame([reader, plain({ generated: true })], 'memory', () => false).certain, true)
   t.end()
 })

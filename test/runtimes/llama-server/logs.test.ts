@@ -35,20 +35,15 @@ t.test('engine logs drop old records but none of running engines', t => {
   const running = book.open(engine('running'))
   running.push('r'.repeat(400))
   for (let n = 1; n <= 10; n++) book.open(engine(`${n}`)).end(EXIT, undefined)
-  t.same(
-    book.records('a/b:q8').map(record => record.engine),
-    ['10', '9', '8', 'running']
-  )
+  const engines = book.records('a/b:q8').map(record => record.engine)
+  t.same(engines, ['10', '9', '8', 'running'])
   for (const variant of ['v1', 'v2', 'v3']) {
     const page = book.open(engine(variant, variant))
     page.push('x'.repeat(500))
     page.end(EXIT, undefined)
   }
-  t.same(
-    ['v1', 'v2', 'v3'].map(variant => book.records(variant).length),
-    [0, 1, 1],
-    'the oldest are dropped when all are too long together'
-  )
+  const counts = ['v1', 'v2', 'v3'].map(variant => book.records(variant).length)
+  t.same(counts, [0, 1, 1], 'the oldest are dropped when all are too long together')
   t.equal(book.records('a/b:q8').at(-1)?.engine, 'running')
   t.end()
 })
@@ -132,10 +127,8 @@ t.test('explains logs in plain words', t => {
   const log = book.open({ id: 'e', variant: 'a/b', build: 'b', paths: [] })
   for (const line of lines) log.push(line)
   const [engine] = book.records('a/b')
-  t.same(
-    engine!.events?.map(({ text }) => text),
-    said
-  )
+  const texts = engine!.events?.map(({ text }) => text)
+  t.same(texts, said)
   t.same(
     createLogEvents(500)([engine!])
       .map(event => ('line' in event ? event.plain : undefined))

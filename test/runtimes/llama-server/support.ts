@@ -1,6 +1,8 @@
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import type { EngineSettings } from '../../../core/config/model-settings.ts'
 import type { Build } from '../../../core/contracts/builds.ts'
+import { DEFAULT_LOAD_OPTIONS } from '../../../core/models/load-options.ts'
 import type { EngineDeps } from '../../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../../runtimes/llama-server/launch-spec.ts'
 import { engineBuildFolder } from '../../support/engine-build.ts'
@@ -15,18 +17,16 @@ export function realBuild(): Build {
   return buildOf(join(engineBuildFolder(), 'llama-server'))
 }
 
-export function buildOf(server: string): Build {
-  return {
-    id: 'test',
-    kind: 'cpu',
-    source: 'system',
-    version: 'test',
-    directory: join(server, '..'),
-    executables: { server },
-    digest: '0'.repeat(64),
-    origin: server,
-    devices: []
-  }
+export function buildOf(server: string, given: Partial<Build> = {}): Build {
+  const own = { id: 'test', kind: 'cpu', source: 'system', version: 'test', origin: server, devices: [] } as const
+  return { ...own, directory: join(server, '..'), executables: { server }, digest: '0'.repeat(64), ...given } as Build
+}
+
+export const PLAIN_SETTINGS: EngineSettings = {
+  arguments: [],
+  environment: {},
+  speculation: { ngram: false },
+  loras: []
 }
 
 export function engineSpec(given: Partial<LaunchSpec> = {}): LaunchSpec {
@@ -34,14 +34,7 @@ export function engineSpec(given: Partial<LaunchSpec> = {}): LaunchSpec {
     alias: 'corral/tiny-chat',
     mode: 'chat',
     modelPath: MODEL,
-    options: {
-      num_ctx: 4096,
-      num_parallel: 2,
-      n_gpu_layers: -1,
-      cache_type_k: 'f16',
-      cache_type_v: 'f16',
-      dtype: 'f16'
-    },
+    options: { ...DEFAULT_LOAD_OPTIONS, num_ctx: 4096, num_parallel: 2, dtype: 'f16' },
     variant: {
       model: { owner: 'corral', name: 'tiny-chat' },
       label: 'F16',

@@ -11,13 +11,14 @@ import { engineEnvironment } from '../../../runtimes/llama-server/engine-process
 import { allocateAddress, isUsableSocketPath, makePrivateFolder } from '../../../runtimes/llama-server/launch.ts'
 import { factsFromProps, parseLine } from '../../../runtimes/llama-server/loading.ts'
 import { flagsInHelp } from '../../../runtimes/llama-server/server-facts.ts'
-import { engineSpec } from './support.ts'
+import { engineSpec, PLAIN_SETTINGS } from './support.ts'
 
 const LISTEN = { socketPath: '/tmp/corral-x/engine.sock' }
 const settings = { listen: LISTEN }
 
-/** `--flag value` pairs and lone flags of a command line. */
-function flags(list: string[]): Record<string, string | true> {
+/** `--flag value` pairs and lone flags of a command line, given as a list or a text. */
+function flags(line: string[] | string): Record<string, string | true> {
+  const list = typeof line === 'string' ? line.split(/\s+/) : line
   const found: Record<string, string | true> = {}
   list.forEach((word, at) => {
     if (!word.startsWith('-')) return
@@ -29,24 +30,10 @@ function flags(list: string[]): Record<string, string | true> {
 
 t.test('builds the command line', t => {
   const chat = flags(engineArguments(engineSpec(), settings))
-  t.strictSame(chat, {
-    '--model': engineSpec().modelPath,
-    '--host': LISTEN.socketPath,
-    '--alias': 'corral/tiny-chat',
-    '--ctx-size': '8192',
-    '--parallel': '2',
-    '--cache-type-k': 'f16',
-    '--cache-type-v': 'f16',
-    '--jinja': true,
-    '--metrics': true,
-    '--cache-ram': '0',
-    '--no-cache-idle-slots': true,
-    '--no-ui': true,
-    '--offline': true,
-    '--sse-ping-interval': '10',
-    '--log-jsonl': true,
-    '--threads-http': '12'
-  })
+  const expected = `--model ${engineSpec().modelPath} --host ${LISTEN.socketPath} --alias corral/tiny-chat
+--ctx-size 8192 --parallel 2 --cache-type-k f16 --cache-type-v f16 --jinja --metrics --cache-ram 0
+--no-cache-idle-slots --no-ui --offline --sse-ping-interval 10 --log-jsonl --threads-http 12`
+  t.strictSame(chat, flags(expected))
 
   const options: LoadOptions = {
     ...engineSpec().options,
@@ -55,34 +42,17 @@ t.test('builds the command line', t => {
     cache_type_k: 'q8_0',
     cache_type_v: 'q4_0'
   }
-  const given = flags(
-    engineArguments(engineSpec({ projectorPath: '/m/mmproj.gguf', options: { ...options, n_gpu_layers: 0 } }), {
-      ...settings,
-      listen: { host: '127.0.0.1', port: 4711 }
-    })
-  )
-  t.match(given, {
-    '--mmproj': '/m/mmproj.gguf',
-    '--host': '127.0.0.1',
-    '--port': '4711',
-    '--ctx-size': '3000',
-    '--parallel': '3',
-    '--cache-type-k': 'q8_0',
-    '--cache-type-v': 'q4_0',
-    '--n-gpu-layers': '0'
-  })
+  const projected = engineSpec({ projectorPath: '/m/mmproj.gguf', options: { ...options, n_gpu_layers: 0 } })
+  const given = flags(engineArguments(projected, { ...settings, listen: { host: '127.0.0.1', port: 4711 } }))
+  const wanted = `--mmproj /m/mmproj.gguf --host 127.0.0.1 --port 4711 --ctx-size 3000 --parallel 3
+--cache-type-k q8_0 --cache-type-v q4_0 --n-gpu-layers 0`
+  t.match(given, flags(wanted))
 
   const embedding = flags(engineArguments(engineSpec({ mode: 'embedding', options }), settings))
-  t.match(embedding, {
-    '--embeddings': true,
-    '--pooling': 'mean',
-    // A multiple of the three slots.
-    '--batch-size': '1026',
-    '--ubatch-size': '1026',
-    '--kv-unified': true,
-    '--kv-unified-per-slot': '1000',
-    '--cache-ram': '0'
-  })
+  // Batches are a multiple of the three slots.
+  const pooled = `--embeddings --pooling mean --batch-size 1026 --ubatch-size 1026 --kv-unified
+--kv-unified-per-slot 1000 --cache-ram 0`
+  t.match(embedding, flags(pooled))
   t.notOk(embedding['--jinja'])
   const rerank = flags(engineArguments(engineSpec({ mode: 'rerank', options: { ...options, num_ctx: 100 } }), settings))
   t.match(rerank, { '--rerank': true, '--ubatch-size': '513' })
@@ -112,9 +82,8 @@ t.test('builds the command line', t => {
 
 t.test("appends flags from a model's settings", t => {
   const of = (given: Partial<EngineSettings>, mode: EngineMode = 'chat') => {
-    const base: EngineSettings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
     const plain = engineArguments(engineSpec({ mode }), settings)
-    const list = engineArguments(engineSpec({ mode, settings: { ...base, ...given } }), settings)
+    const list = engineArguments(engineSpec({ mode, settings: { ...PLAIN_SETTINGS, ...given } }), settings)
     // The cache of other prompts stays off at the end.
     return list.slice(plain.length - 3, -3)
   }
@@ -127,38 +96,27 @@ t.test("appends flags from a model's settings", t => {
     const expected = ['--model-draft', `/eagle3/${name}`, '--spec-type', kind]
     t.same(of({ speculation: { companion: `/eagle3/${name}` } }), expected)
   }
-  const table: [Partial<EngineSettings>, string[]][] = [
-    [{}, []],
-    [{ arguments: ['--no-warmup', '-fa', 'off'] }, ['--no-warmup', '-fa', 'off']],
-    [{ speculation: { ngram: true } }, ['--spec-type', 'ngram-map-k', '--spec-draft-n-max', '64']],
-    [{ speculation: { ngram: false, draft: { model: 'a/b' } } }, []],
-    [{ speculation: { ngram: false, draft } }, ['--model-draft', '/m/draft.gguf']],
-    [
-      {
-        speculation: {
-          ngram: true,
-          draft: { ...draft, max_tokens: 8, min_tokens: 2, min_probability: 0.5, n_gpu_layers: 0 }
-        }
-      },
-      [
-        ...['--model-draft', '/m/draft.gguf', '--spec-draft-n-min', '2', '--spec-draft-p-min', '0.5'],
-        ...['--n-gpu-layers-draft', '0', '--spec-type', 'draft-simple,ngram-map-k', '--spec-draft-n-max', '8']
-      ]
-    ],
-    [{ speculation: { ngram: false, draft: { ...draft, n_gpu_layers: -1 } } }, ['--model-draft', '/m/draft.gguf']],
-    [{ loras: [{ path: '/l/a.gguf', scale: 1 }] }, ['--lora', '/l/a.gguf']],
-    [
-      {
-        loras: [
-          { path: '/l/a,b.gguf', scale: 1 },
-          { path: '/l/c.gguf', scale: 0.5 },
-          { path: '/l/d"e.gguf', scale: 1 }
-        ]
-      },
-      ['--lora', '"/l/a,b.gguf","/l/d""e.gguf"', '--lora-scaled', '/l/c.gguf:0.5']
-    ]
+  const limited = { ...draft, max_tokens: 8, min_tokens: 2, min_probability: 0.5, n_gpu_layers: 0 }
+  const loras = [
+    { path: '/l/a,b.gguf', scale: 1 },
+    { path: '/l/c.gguf', scale: 0.5 },
+    { path: '/l/d"e.gguf', scale: 1 }
   ]
-  for (const [given, flags] of table) t.same(of(given), flags, JSON.stringify(given))
+  const table: [given: Partial<EngineSettings>, flags: string][] = [
+    [{}, ''],
+    [{ arguments: ['--no-warmup', '-fa', 'off'] }, '--no-warmup -fa off'],
+    [{ speculation: { ngram: true } }, '--spec-type ngram-map-k --spec-draft-n-max 64'],
+    [{ speculation: { ngram: false, draft: { model: 'a/b' } } }, ''],
+    [{ speculation: { ngram: false, draft } }, '--model-draft /m/draft.gguf'],
+    [
+      { speculation: { ngram: true, draft: limited } },
+      '--model-draft /m/draft.gguf --spec-draft-n-min 2 --spec-draft-p-min 0.5 --n-gpu-layers-draft 0 --spec-type draft-simple,ngram-map-k --spec-draft-n-max 8'
+    ],
+    [{ speculation: { ngram: false, draft: { ...draft, n_gpu_layers: -1 } } }, '--model-draft /m/draft.gguf'],
+    [{ loras: [{ path: '/l/a.gguf', scale: 1 }] }, '--lora /l/a.gguf'],
+    [{ loras }, '--lora "/l/a,b.gguf","/l/d""e.gguf" --lora-scaled /l/c.gguf:0.5']
+  ]
+  for (const [given, flags] of table) t.equal(of(given).join(' '), flags, JSON.stringify(given))
   t.same(of({ speculation: { ngram: true } }, 'embedding'), [], 'nothing is generated there')
   t.throws(() => of({ loras: [{ path: 'C:\\a.gguf', scale: 2 }] }), { code: 'load_failed', message: /colon/ })
   t.equal(flags(engineArguments(engineSpec({ slotFolder: '/s' }), settings))['--slot-save-path'], '/s/')
@@ -172,31 +130,21 @@ t.test('reads the flags from a help text', t => {
 })
 
 t.test('cleans the environment', t => {
-  const ambient = {
+  const kept = {
     PATH: '/bin',
     Path: 'C:\\bin',
     HOME: '/home/x',
     CUDA_VISIBLE_DEVICES: '1',
     HIP_VISIBLE_DEVICES: '0',
     GGML_VK_VISIBLE_DEVICES: '0',
-    LD_LIBRARY_PATH: '/opt/lib',
-    LLAMA_ARG_CTX_SIZE: '7',
-    LLAMA_API_KEY: 'stray',
-    LLAMA_CACHE: '/x',
-    LLAMA_SERVER_CHILD_MODE: 'download',
-    XDG_CONFIG_HOME: '/home/x/.config',
-    HF_TOKEN: 'secret',
-    OPENAI_API_KEY: 'secret',
-    NODE_OPTIONS: '--inspect'
+    LD_LIBRARY_PATH: '/opt/lib'
   }
-  t.strictSame(engineEnvironment(ambient, { configHome: '/private', apiKey: 'k' }), {
-    PATH: '/bin',
-    Path: 'C:\\bin',
-    HOME: '/home/x',
-    CUDA_VISIBLE_DEVICES: '1',
-    HIP_VISIBLE_DEVICES: '0',
-    GGML_VK_VISIBLE_DEVICES: '0',
-    LD_LIBRARY_PATH: '/opt/lib',
+  const dropped = ['LLAMA_ARG_CTX_SIZE', 'LLAMA_CACHE', 'LLAMA_SERVER_CHILD_MODE', 'HF_TOKEN', 'OPENAI_API_KEY']
+  const stray = Object.fromEntries(
+    [...dropped, 'NODE_OPTIONS', 'LLAMA_API_KEY', 'XDG_CONFIG_HOME'].map(name => [name, 'x'])
+  )
+  t.strictSame(engineEnvironment({ ...kept, ...stray }, { configHome: '/private', apiKey: 'k' }), {
+    ...kept,
     XDG_CONFIG_HOME: '/private',
     APPDATA: '/private',
     PROGRAMDATA: '/private',

@@ -1,22 +1,17 @@
-import { once } from 'node:events'
 import { createServer, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { json as jsonOf } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { serverKind } from '../../../runtimes/remote/server-kinds.ts'
 import { startTestCorral } from '../../../testing/index.ts'
 import { until } from '../../support/corral.ts'
+import { listen } from '../../support/listen.ts'
 import { thorough } from '../../support/thorough.ts'
 
 const model = 'far/tiny'
 const messages = [{ role: 'user', content: 'hello there' }]
 
 /** Starts a remote server and records the requested paths. `healthy` is the result of its health check. */
-async function serverOf(
-  t: Test,
-  listener: RequestListener,
-  healthy = () => true
-): Promise<{ url: string; asked: string[]; checks: string[]; stop(): void }> {
+async function serverOf(t: Test, listener: RequestListener, healthy = () => true) {
   const asked: string[] = []
   const checks: string[] = []
   const server = createServer((request, response) => {
@@ -26,20 +21,25 @@ async function serverOf(
     }
     asked.push(`${request.method} ${request.url}`)
     listener(request, response)
-  }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
+  })
+  const port = await listen(t, server)
   const stop = () => {
     server.closeAllConnections()
     server.close()
   }
-  t.teardown(stop)
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, asked, checks, stop }
+  return { url: `http://127.0.0.1:${port}/v1`, asked, checks, stop }
 }
 
 function json(response: ServerResponse, status: number, body: unknown): void {
   response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
 }
 
+function fails(status: number, body: unknown): RequestListener {
+  return (_, response) => json(response, status, body)
+}
+const html: RequestListener = (_, response) => {
+  response.writeHead(200, { 'content-type': 'text/html' }).end('<p>hello')
+}
 const read = (request: IncomingMessage) => jsonOf(request) as Promise<any>
 const event = (body: unknown) => `data: ${JSON.stringify(body)}\n\n`
 const piece = (content: string) => event({ choices: [{ index: 0, delta: { content }, finish_reason: null }] })
@@ -79,18 +79,14 @@ t.test('a model of a remote server answers through all APIs', async t => {
   const capabilities = ['completion', 'embedding']
   const corral = await corralOf(t, [{ url, key: 'secret-1' }], { capabilities, context: 2048 })
   const { body: tags } = await corral.json('/api/tags')
-  t.match(
-    tags.models.find((each: any) => each.model === model),
-    { format: 'remote', capabilities }
-  )
+  const found = tags.models.find((each: any) => each.model === model)
+  t.match(found, { format: 'remote', capabilities })
   t.same(await answersOf(corral), Array(4).fill('Hello back.'))
   const hosted = await corral.json('/v1/chat/completions', { model, messages })
   t.match(hosted, { status: 200, body: { model, usage: { prompt_tokens: 3, completion_tokens: 2 } } })
   const events = await corral.events('/v1/chat/completions', { model, messages, stream: true })
-  t.same(
-    events.flatMap(each => each.choices?.[0]?.delta?.content || []),
-    ['Hello ', 'back.']
-  )
+  const contents = events.flatMap(each => each.choices?.[0]?.delta?.content || [])
+  t.same(contents, ['Hello ', 'back.'])
   const vectors = await corral.json('/v1/embeddings', { model, input: 'a' })
   t.same(vectors.body.data[0].embedding, [1, 2])
   t.notMatch(corral.log(), /secret-1/)
@@ -98,11 +94,11 @@ t.test('a model of a remote server answers through all APIs', async t => {
 
 t.test('a server that is down, answers HTML or fails is replaced by another, and used again later', async t => {
   const faults: [string, RequestListener][] = [
-    ['HTML', (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<p>hello')],
-    ['status 500', (_, response) => json(response, 500, { error: { message: 'no' } })],
+    ['HTML', html],
+    ['status 500', fails(500, { error: { message: 'no' } })],
     ['an answer that ends before it began', (_, response) => void response.destroy()],
-    ['a wrong key', (_, response) => json(response, 401, { error: { message: 'secret' } })],
-    ['too many requests', (_, response) => json(response, 429, {})]
+    ['a wrong key', fails(401, { error: { message: 'secret' } })],
+    ['too many requests', fails(429, {})]
   ]
   for (const [what, listener] of faults) {
     const bad = await serverOf(t, listener)
@@ -121,33 +117,20 @@ t.test('a server that is down, answers HTML or fails is replaced by another, and
 
 t.test('each API reports the failures of the only server in its own format', async t => {
   const table: [string, RequestListener, number, RegExp][] = [
-    ['a wrong key', (_, response) => json(response, 401, {}), 500, /rejects the key/],
-    ['no such model', (_, response) => json(response, 404, {}), 404, /no model with the name/],
-    ['too many requests', (_, response) => json(response, 429, {}), 503, /too many requests/],
-    [
-      'HTML',
-      (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<p>'),
-      500,
-      /not a model.s answer/
-    ],
-    [
-      'a bad request',
-      (_, response) => json(response, 400, { error: { message: 'no such tool' } }),
-      400,
-      /no such tool/
-    ],
-    ['plain text', (_, response) => json(response, 400, { error: 'must be a dict' }), 400, /must be a dict/]
+    ['a wrong key', fails(401, {}), 500, /rejects the key/],
+    ['no such model', fails(404, {}), 404, /no model with the name/],
+    ['too many requests', fails(429, {}), 503, /too many requests/],
+    ['HTML', html, 500, /not a model.s answer/],
+    ['a bad request', fails(400, { error: { message: 'no such tool' } }), 400, /no such tool/],
+    ['plain text', fails(400, { error: 'must be a dict' }), 400, /must be a dict/]
   ]
   for (const [what, listener, status, message] of table) {
     const { url } = await serverOf(t, listener)
     const corral = await corralOf(t, [{ url, key: 'secret-2' }])
     const hosted = await corral.json('/v1/chat/completions', { model, messages })
     t.match(hosted, { status, body: { error: { message } } }, what)
-    t.match(
-      await corral.json('/api/chat', { model, messages, stream: false }),
-      { status, body: { error: message } },
-      what
-    )
+    const native = await corral.json('/api/chat', { model, messages, stream: false })
+    t.match(native, { status, body: { error: message } }, what)
     t.notMatch(JSON.stringify(hosted) + corral.log(), /secret-2/)
   }
 })
@@ -239,17 +222,9 @@ t.test('supports several choices with their counts', async t => {
   })
   const events = await corral.events('/v1/chat/completions', { model, messages, n: 2, stream: true })
   const contents = events.flatMap(({ choices = [] }) => choices.filter((each: any) => each.delta.content))
-  t.same(
-    contents.map((each: any) => [each.index, each.delta.content]),
-    [
-      [1, 'two'],
-      [0, 'one']
-    ]
-  )
-  t.match(bodies, [
-    { model: 'tiny', n: 2 },
-    { model: 'tiny', n: 2 }
-  ])
+  const said = contents.map((each: any) => `${each.index} ${each.delta.content}`)
+  t.same(said, ['1 two', '0 one'])
+  t.match(bodies, Array(2).fill({ model: 'tiny', n: 2 }))
 })
 
 t.test('an ejected server gets no requests until a health check succeeds', async t => {
@@ -346,9 +321,7 @@ t.test('translates requests for an MLX server', async t => {
     response.end(`: keepalive 0/1\n\n${piece('Paris.')}${end}${counts}data: [DONE]\n\n`)
   })
   const corral = await corralOf(t, [{ url }], { kind: 'mlx', context: 8192 })
-  const chat = async (more: object) => {
-    return await corral.json('/v1/chat/completions', { model, messages, ...more })
-  }
+  const chat = (more: object) => corral.json('/v1/chat/completions', { model, messages, ...more })
   const plain = await chat({})
   t.match(plain.body, { choices: [{ message: { content: 'Paris.' } }], usage: { prompt_tokens: 3 } })
   t.equal(serverKind('mlx').request(model, {}, 8192).max_tokens, 8192, 'it would end after 512 tokens')

@@ -154,7 +154,7 @@ t.test('two models that share a worker take turns', async t => {
   const worker = await lend(t)
   const folder = t.testdir()
   const path = join(folder, 'wide.gguf')
-  writeWideModel(path)
+  await writeWideModel(path)
   const wide = 'me/wide'
   const corral = await startCorral(t, {
     config: `${settings(worker)}  ${wide}:\n    rpc: ["${worker.address}"]\n    options: { num_ctx: 512, num_parallel: 1 }\n`
@@ -164,10 +164,8 @@ t.test('two models that share a worker take turns', async t => {
   t.equal((await ask(corral, QUESTIONS[0]!)).status, 200)
   const told = await ask(corral, QUESTIONS[0]!, wide)
   t.match(told, { status: 200, body: { message: { content: /Paris/ } } }, JSON.stringify(told.body))
-  t.same(
-    (await corral.json('/api/ps')).body.models.map(({ name }: { name: string }) => name),
-    [wide]
-  )
+  const names = (await corral.json('/api/ps')).body.models.map(({ name }: { name: string }) => name)
+  t.same(names, [wide])
 
   // The weights that were sent are stored, and the answers stay the same.
   const cache = join(worker.home, 'cache', 'rpc', `${worker.port}`)

@@ -224,18 +224,13 @@ t.test('layers are shared by free memory, workers first', async t => {
   const build = { ...OWN, devices: [{ id: 'CUDA0', description: 'GPU', totalMemory: 4 * GIB }] }
   const own = devicePools(build, [], { limit: undefined, main: [] })
   const pools = withWorkers(own, workerDevices(two), 1)
-  t.same(
-    pools.devices.map(({ pool }) => pool),
-    ['a:50052 CUDA0', 'a:50052 CUDA1', 'b:50052', 'CUDA0']
-  )
+  const names = pools.devices.map(({ pool }) => pool)
+  t.same(names, ['a:50052 CUDA0', 'a:50052 CUDA1', 'b:50052', 'CUDA0'])
   t.same(pools.shares, [4 * GIB, 8 * GIB, 6 * GIB, 3 * GIB])
   t.same(pools.margins, [GIB, GIB, 2 * GIB, GIB])
   const unknown = withWorkers({ ...own, devices: [] }, workerDevices(two), 1)
-  t.same(
-    [unknown.shares, unknown.margins],
-    [undefined, undefined],
-    'the share of a device with unknown memory is unknown'
-  )
+  const both = [unknown.shares, unknown.margins]
+  t.same(both, [undefined, undefined], 'the share of a device with unknown memory is unknown')
 })
 
 t.test('estimates a distributed model and starts its engine', async t => {

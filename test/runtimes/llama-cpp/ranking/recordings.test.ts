@@ -2,7 +2,6 @@ import t from 'tap'
 import { builtInKinds } from '../../../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../../../runtimes/llama-cpp/ranking.ts'
 import { BUNDLED_LISTING } from '../../../../runtimes/llama-cpp/sources/release.ts'
-import { readFixture } from '../../../support/fixture.ts'
 import {
   answers,
   INTEL_GRAPHICS,
@@ -12,6 +11,7 @@ import {
   recordedFiles,
   recording
 } from '../../../plugins/running/hardware/support.ts'
+import { readFixture } from '../../../support/fixture.ts'
 
 /** A machine that prints the recorded output of a program (and fails with a code), and has files. */
 interface Machine {

@@ -1,6 +1,7 @@
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import type { EngineSettings } from '../../../../core/config/model-settings.ts'
 import type { Build } from '../../../../core/contracts/builds.ts'
 import type { EngineExit, MemoryUse } from '../../../../core/contracts/engines.ts'
 import type { Hardware, MemoryNow } from '../../../../core/contracts/hardware.ts'
@@ -13,39 +14,21 @@ import {
   createMemoryEstimates,
   needKey
 } from '../../../../runtimes/llama-server/memory/memory-estimates.ts'
+import { gpu } from '../../llama-cpp/ranking/machines.ts'
+import { buildOf, PLAIN_SETTINGS } from '../support.ts'
 import { GIB, MIB, specOf, writeShape } from './support.ts'
 
 const { signal } = new AbortController()
 const folder = t.testdir()
 const model = writeShape(folder, 'llama-3.1-8b')
 
-const CPU: Build = {
-  id: 'cpu',
-  kind: 'cpu',
-  source: 'test',
-  version: '1',
-  directory: '',
-  executables: { server: '', fitParams: 'llama-fit-params' },
-  digest: '1',
-  origin: '',
-  devices: []
-}
-const CUDA: Build = {
+const CPU = buildOf('', { executables: { server: '', fitParams: 'llama-fit-params' } })
+const CUDA = buildOf('', {
   ...CPU,
-  id: 'cuda',
   kind: 'cuda',
   devices: [{ id: 'CUDA0', description: 'NVIDIA GeForce RTX 4070', totalMemory: 12 * GIB }]
-}
-const GPU: Hardware['gpus'][number] = {
-  id: 'nvidia:0',
-  vendor: 'nvidia',
-  name: 'NVIDIA GeForce RTX 4070',
-  type: 'discrete',
-  unifiedMemory: false,
-  totalMemory: 12 * GIB,
-  apis: ['cuda'],
-  usable: true
-}
+})
+const GPU = { id: 'nvidia:0', ...gpu('nvidia', 'NVIDIA GeForce RTX 4070', { gib: 12 }) }
 
 interface World {
   build?: Build
@@ -281,10 +264,8 @@ t.test('explains why there is no room, and what would help', async t => {
     /No smaller context makes it fit\. Use a smaller quantization or a smaller model, with weights below [23]\.\d GB\.$/
   )
   t.match(await advice({}, 0.1), /Close other programs, or raise scheduler\.memory .*if they are set\.$/)
-  t.match(
-    await advice({}, 20),
-    /21\.5 GB of memory can be used by all models together\. It fits when other models are stopped\.$/
-  )
+  const later = await advice({}, 20)
+  t.match(later, /21\.5 GB of memory can be used by all models together\. It fits when other models are stopped\.$/)
   const split = bookOf(t, { build: CUDA })
   const spec = specOf(model, { num_ctx: 131072, n_gpu_layers: 99 })
   const text = split.book.explain(spec, await split.book.estimate(spec, signal), { host: 30 * GIB, CUDA0: 11 * GIB })
@@ -366,6 +347,4 @@ t.test('the key names engines that use the same memory', async t => {
   t.equal(new Set([key(spec), ...others]).size, others.length + 1)
 })
 
-function settings(given: Partial<NonNullable<LaunchSpec['settings']>>): NonNullable<LaunchSpec['settings']> {
-  return { arguments: [], environment: {}, speculation: { ngram: false }, loras: [], ...given }
-}
+const settings = (given: Partial<EngineSettings>) => ({ ...PLAIN_SETTINGS, ...given })

@@ -6,7 +6,6 @@ export const TYPES = { F32: 0, F16: 1, Q4_0: 2, Q8_0: 8, Q4_K: 12, Q6_K: 14, MXF
 type TypeName = keyof typeof TYPES
 
 type Parts = Required<Pick<GgufParts, 'metadata' | 'tensors'>>
-type Tensor = NonNullable<GgufParts['tensors']>[number]
 
 /** A transformer as its configuration describes it. */
 interface Dense {
@@ -32,98 +31,6 @@ interface Dense {
   metadata?: GgufParts['metadata']
 }
 
-const matrix = (name: string, rows: number, columns: number, type: number): Tensor => ({
-  name: `${name}.weight`,
-  shape: [rows, columns],
-  type
-})
-const vector = (name: string, length: number): Tensor => ({ name, shape: [length], type: TYPES.F32 })
-
-/** Returns the parts of a GGUF file of such a model, without a vocabulary. */
-function denseModel(given: Dense): Parts {
-  const { arch, layers, embd, heads, kvHeads, ff, vocab, experts } = given
-  const type = TYPES[given.type ?? 'Q4_K']
-  const head = given.headLength ?? embd / heads
-  const tensors: Tensor[] = [
-    matrix('token_embd', embd, vocab, given.embdType ? TYPES[given.embdType] : type),
-    vector('output_norm.weight', embd)
-  ]
-  if (!given.tied) tensors.push(matrix('output', embd, vocab, TYPES[given.outputType ?? 'Q6_K']))
-  for (let il = 0; il < layers; il++) {
-    const add = (name: string, rows: number, columns: number) =>
-      tensors.push(matrix(`blk.${il}.${name}`, rows, columns, type))
-    const norm = (name: string, length: number) => tensors.push(vector(`blk.${il}.${name}`, length))
-    norm('attn_norm.weight', embd)
-    if (given.fusedQkv) add('attn_qkv', embd, heads * head + 2 * kvHeads * head)
-    else {
-      add('attn_q', embd, heads * head)
-      add('attn_k', embd, kvHeads * head)
-      add('attn_v', embd, kvHeads * head)
-    }
-    add('attn_output', heads * head, embd)
-    if (given.biases) {
-      norm('attn_q.bias', heads * head)
-      norm('attn_k.bias', kvHeads * head)
-      norm('attn_v.bias', kvHeads * head)
-    }
-    if (given.qkNorm) {
-      norm('attn_q_norm.weight', head)
-      norm('attn_k_norm.weight', head)
-    }
-    if (given.postNorms) {
-      norm('post_attention_norm.weight', embd)
-      norm('post_ffw_norm.weight', embd)
-    }
-    if (arch !== 'gpt-oss') norm('ffn_norm.weight', embd)
-    else {
-      norm('post_attention_norm.weight', embd)
-      norm('attn_sinks.weight', heads)
-      norm('attn_output.bias', embd)
-      norm('ffn_gate_inp.bias', experts!.count)
-      for (const name of ['gate', 'up']) {
-        tensors.push({ name: `blk.${il}.ffn_${name}_exps.bias`, shape: [experts!.ff, experts!.count] })
-      }
-      tensors.push({ name: `blk.${il}.ffn_down_exps.bias`, shape: [embd, experts!.count] })
-    }
-    if (experts) {
-      tensors.push({ name: `blk.${il}.ffn_gate_inp.weight`, shape: [embd, experts.count] })
-      for (const name of ['gate', 'up']) {
-        tensors.push({ name: `blk.${il}.ffn_${name}_exps.weight`, shape: [embd, experts.ff, experts.count], type })
-      }
-      tensors.push({ name: `blk.${il}.ffn_down_exps.weight`, shape: [experts.ff, embd, experts.count], type })
-    } else {
-      if (!given.fusedQkv) add('ffn_gate', embd, ff)
-      add('ffn_up', embd, given.fusedQkv ? 2 * ff : ff)
-      add('ffn_down', ff, embd)
-    }
-  }
-  return {
-    metadata: {
-      'general.architecture': arch,
-      [`${arch}.block_count`]: layers,
-      [`${arch}.context_length`]: given.context ?? 131072,
-      [`${arch}.embedding_length`]: embd,
-      [`${arch}.feed_forward_length`]: ff,
-      [`${arch}.attention.head_count`]: heads,
-      [`${arch}.attention.head_count_kv`]: kvHeads,
-      [`${arch}.attention.layer_norm_rms_epsilon`]: 0.00001,
-      [`${arch}.rope.dimension_count`]: head,
-      ...(given.headLength ? { [`${arch}.attention.key_length`]: head, [`${arch}.attention.value_length`]: head } : {}),
-      ...(experts
-        ? {
-            [`${arch}.expert_count`]: experts.count,
-            [`${arch}.expert_used_count`]: experts.used,
-            [`${arch}.expert_feed_forward_length`]: experts.ff
-          }
-        : {}),
-      [`${arch}.vocab_size`]: vocab,
-      'tokenizer.ggml.model': 'no_vocab',
-      ...given.metadata
-    },
-    tensors
-  }
-}
-
 /** The tensors of a layer by name without `blk.N.`. */
 type Layer = Record<string, number[]>
 
@@ -133,6 +40,8 @@ interface Other {
   embd: number
   vocab: number
   type?: TypeName
+  embdType?: TypeName
+  outputType?: TypeName
   tied?: boolean
   outputNorm?: string
   every: Layer
@@ -146,13 +55,13 @@ function otherModel(given: Other): Parts {
   const { arch, layers, embd, vocab, tied, outputNorm, every, some, others, metadata } = given
   const type = TYPES[given.type ?? 'Q4_K']
   const tensors = [
-    { name: 'token_embd.weight', shape: [embd, vocab], type },
+    { name: 'token_embd.weight', shape: [embd, vocab], type: given.embdType ? TYPES[given.embdType] : type },
     { name: `${outputNorm ?? 'output_norm'}.weight`, shape: [embd], type: TYPES.F32 },
-    ...(tied ? [] : [{ name: 'output.weight', shape: [embd, vocab], type: TYPES.Q6_K }])
+    ...(tied ? [] : [{ name: 'output.weight', shape: [embd, vocab], type: TYPES[given.outputType ?? 'Q6_K'] }])
   ]
   for (let il = 0; il < layers; il++) {
     for (const [name, shape] of Object.entries({ ...every, ...(some?.at.includes(il) ? some.tensors : others) })) {
-      const small = shape.length === 1 || /conv|ssm_a$|gate_inp|ssm_dt/.test(name)
+      const small = shape.length === 1 || /conv|ssm_a$|gate_inp|ssm_dt|\.bias$/.test(name)
       const named = /\.bias$|^ssm_(a|d)$/.test(name) ? name : `${name}.weight`
       tensors.push({ name: `blk.${il}.${named}`, shape, type: small ? TYPES.F32 : type })
     }
@@ -171,6 +80,50 @@ function otherModel(given: Other): Parts {
     },
     tensors
   }
+}
+
+/** Returns the parts of a GGUF file of such a model, without a vocabulary. */
+function denseModel(given: Dense): Parts {
+  const { arch, embd, heads, kvHeads, ff, experts, headLength, fusedQkv, metadata } = given
+  const head = headLength ?? embd / heads
+  const [queries, keys] = [heads * head, kvHeads * head]
+  const every: Layer = {
+    attn_norm: [embd],
+    ...(fusedQkv
+      ? { attn_qkv: [embd, queries + 2 * keys] }
+      : { attn_q: [embd, queries], attn_k: [embd, keys], attn_v: [embd, keys] }),
+    attn_output: [queries, embd],
+    ...(given.biases && { 'attn_q.bias': [queries], 'attn_k.bias': [keys], 'attn_v.bias': [keys] }),
+    ...(given.qkNorm && { attn_q_norm: [head], attn_k_norm: [head] }),
+    ...(given.postNorms && { post_attention_norm: [embd], post_ffw_norm: [embd] }),
+    ...(arch === 'gpt-oss'
+      ? { post_attention_norm: [embd], attn_sinks: [heads], 'attn_output.bias': [embd] }
+      : { ffn_norm: [embd] })
+  }
+  if (experts) {
+    const { count, ff } = experts
+    Object.assign(every, { ffn_gate_inp: [embd, count], ffn_gate_exps: [embd, ff, count] })
+    Object.assign(every, { ffn_up_exps: [embd, ff, count], ffn_down_exps: [ff, embd, count] })
+    const biases = { 'ffn_gate_exps.bias': [ff, count], 'ffn_up_exps.bias': [ff, count] }
+    const others = { 'ffn_gate_inp.bias': [count], 'ffn_down_exps.bias': [embd, count] }
+    if (arch === 'gpt-oss') Object.assign(every, biases, others)
+  } else if (fusedQkv) Object.assign(every, { ffn_up: [embd, 2 * ff], ffn_down: [ff, embd] })
+  else Object.assign(every, { ffn_gate: [embd, ff], ffn_up: [embd, ff], ffn_down: [ff, embd] })
+  const own = {
+    feed_forward_length: ff,
+    'attention.head_count': heads,
+    'attention.head_count_kv': kvHeads,
+    'rope.dimension_count': head,
+    ...(headLength && { 'attention.key_length': head, 'attention.value_length': head }),
+    ...(experts && {
+      expert_count: experts.count,
+      expert_used_count: experts.used,
+      expert_feed_forward_length: experts.ff
+    })
+  }
+  const parts = otherModel({ ...given, every, metadata: own })
+  const context = { [`${arch}.context_length`]: given.context ?? 131072 }
+  return { ...parts, metadata: { ...parts.metadata, ...context, ...metadata } }
 }
 
 const SHAPES = readFixture<{ transformers: Record<string, Dense>; others: Record<string, Other> }>('model-shapes.yaml')

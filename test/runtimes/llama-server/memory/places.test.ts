@@ -14,6 +14,8 @@ import {
   place
 } from '../../../../runtimes/llama-server/memory/device-placement.ts'
 import { beyond, fromFit, fromMetadata, fromReport } from '../../../../runtimes/llama-server/memory/engine-need.ts'
+import { gpu as card } from '../../llama-cpp/ranking/machines.ts'
+import { buildOf } from '../support.ts'
 import { GIB, MIB, specOf } from './support.ts'
 
 /** Four layers of 10 with a cache of 1, and a table of 5 that is also the output. */
@@ -49,13 +51,7 @@ t.test('places layers on devices', async t => {
 
 const gpu = (id: string, given: Partial<Gpu> = {}): Gpu => ({
   id,
-  vendor: 'nvidia',
-  name: 'NVIDIA GeForce RTX 3090',
-  type: 'discrete',
-  unifiedMemory: false,
-  totalMemory: 24 * GIB,
-  apis: ['cuda'],
-  usable: true,
+  ...card('nvidia', 'NVIDIA GeForce RTX 3090', { gib: 24 }),
   ...given
 })
 const listed = (id: string, description: string, totalMemory?: number): BuildDevice => ({
@@ -63,17 +59,7 @@ const listed = (id: string, description: string, totalMemory?: number): BuildDev
   description,
   ...(totalMemory === undefined ? {} : { totalMemory })
 })
-const build = (kind: Build['kind'], devices: BuildDevice[]): Build => ({
-  id: kind,
-  kind,
-  source: 'test',
-  version: '1',
-  directory: '',
-  executables: { server: '' },
-  digest: '',
-  origin: '',
-  devices
-})
+const build = (kind: Build['kind'], devices: BuildDevice[]) => buildOf('', { kind, devices })
 
 t.test('matches the devices of a build with GPUs', async t => {
   const small = gpu('nvidia:0', { name: 'Tesla P40', totalMemory: 24.4 * GIB })

@@ -18,6 +18,7 @@ import {
   totalWeights
 } from '../../../../runtimes/llama-server/memory/model-shape.ts'
 import { ggufBytes, writeSparseGguf } from '../../../support/gguf-writer.ts'
+import { PLAIN_SETTINGS } from '../support.ts'
 import { getParts, TYPES } from './model-shapes.ts'
 import { GIB, MIB, specOf } from './support.ts'
 
@@ -130,24 +131,19 @@ t.test('handles layers with states and windows', async t => {
 
   const header = await headerOf('qwen3-next-80b')
   const hybrid = modelShape(header.keys, header.tensors, 0)!
-  t.same(
-    hybrid.layers.map(layer => (layer.state > 0 ? 's' : layer.keys)).slice(0, 8),
-    ['s', 's', 's', 512, 's', 's', 's', 512],
-    'one of four has a cache'
-  )
+  const kinds = hybrid.layers.map(layer => (layer.state > 0 ? 's' : layer.keys)).slice(0, 8)
+  t.same(kinds, ['s', 's', 's', 512, 's', 's', 's', 512], 'one of four has a cache')
   const guessed = modelShape(header.keys, undefined, GIB)!
+  const sizes = guessed.layers.map(({ keys, values, state }) => ({ keys, values, state }))
   t.same(
-    guessed.layers.map(({ keys, values, state }) => ({ keys, values, state })),
+    sizes,
     hybrid.layers.map(({ keys, values, state }) => ({ keys, values, state })),
     'also by the keys alone'
   )
   const listed = await headerOf('lfm2-1.2b')
   const lfm2 = modelShape(listed.keys, listed.tensors, 0)!
-  t.same(
-    lfm2.layers.flatMap(({ keys }, at) => (keys > 0 ? [at] : [])),
-    [2, 5, 8, 10, 12, 14],
-    'by a list of heads'
-  )
+  const attending = lfm2.layers.flatMap(({ keys }, at) => (keys > 0 ? [at] : []))
+  t.same(attending, [2, 5, 8, 10, 12, 14], 'by a list of heads')
   t.equal(lfm2.layers[0]!.state, 4 * 2048 * 2)
   const { 'lfm2.attention.head_count_kv': _, ...unlisted } = listed.keys
   const careful = modelShape({ ...unlisted, 'lfm2.attention.head_count_kv': 8 }, undefined, GIB)!
@@ -164,10 +160,8 @@ t.test('handles layers with states and windows', async t => {
     shapeOf(dense('gemma4', 4, 1024, 4, 1, { 'attention.sliding_window': 512, ...more })).layers.map(l => l.windowed)
   t.same(pattern({ 'attention.sliding_window_pattern': [true, false, true, true] }), [true, false, true, true])
   t.same(pattern({}), [false, false, false, false], 'without its list no layer is assumed to be small')
-  t.same(
-    shapeOf(dense('gemma4', 4, 1024, 4, 1, { 'attention.shared_kv_layers': 2 })).layers.map(l => l.keys),
-    [256, 256, 0, 0]
-  )
+  const shared = shapeOf(dense('gemma4', 4, 1024, 4, 1, { 'attention.shared_kv_layers': 2 })).layers.map(l => l.keys)
+  t.same(shared, [256, 256, 0, 0])
   t.equal(shapeOf(dense('bert', 4, 1024, 4, 4)).layers[0]!.keys, 0, 'encoders have no cache')
   const mtp = shapeOf(dense('glm4moe', 4, 1024, 4, 4, { nextn_predict_layers: 1 })).layers.map(({ keys }) => keys)
   t.same(mtp, [1024, 1024, 1024, 0], 'layers that guess ahead have no cache in the model itself')
@@ -183,8 +177,9 @@ t.test('divides weights by place', async t => {
   const apart = await headerOf('llama-3.1-8b')
   const llama = modelShape(apart.keys, apart.tensors, 0)!
   t.notOk(llama.weights.tied)
+  const total = totalWeights(llama)
   t.equal(
-    totalWeights(llama),
+    total,
     apart.tensors.reduce((sum, { bytes }) => sum + bytes, 0)
   )
   const guessed = shapeOf(dense('llama', 32, 4096, 32, 8), 4 * GIB)
@@ -265,7 +260,6 @@ t.test('reads the files of engines', async t => {
   writeSparseGguf(at('m-00001-of-00002.gguf'), { metadata, tensors: tensors.slice(0, 100) })
   writeSparseGguf(at('m-00002-of-00002.gguf'), { tensors: tensors.slice(100) })
   writeSparseGguf(at('whole.gguf'), { metadata, tensors })
-  const settings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
   const sharded = await engineFiles(specOf(at('m-00001-of-00002.gguf')))
   const whole = await engineFiles(specOf(at('whole.gguf')))
   t.same(sharded.shape, whole.shape, 'shards are one model')
@@ -289,7 +283,7 @@ t.test('reads the files of engines', async t => {
       {
         projectorPath: at('eye.gguf'),
         settings: {
-          ...settings,
+          ...PLAIN_SETTINGS,
           loras: [
             { path: at('lora.gguf'), scale: 1 },
             { path: at('none.gguf'), scale: 1 }

@@ -7,6 +7,7 @@ import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../../../core/models/
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { writeSparseGguf } from '../../../support/gguf-writer.ts'
+import { engineSpec } from '../support.ts'
 import { getParts } from './model-shapes.ts'
 
 export const MIB = 2 ** 20
@@ -79,27 +80,17 @@ export function specOf(
   options: Partial<LoadOptions> = {},
   given: Partial<LaunchSpec> = {}
 ): LaunchSpec {
-  return {
+  const variant: LaunchSpec['variant'] = {
+    ...engineSpec().variant,
+    key: 'some/model:q4_k_m',
+    directory: join(modelPath, '..'),
+    metadata: { capabilities: ['completion'], info: {} }
+  }
+  return engineSpec({
     alias: 'some/model',
-    mode: 'chat',
     modelPath,
     options: { ...DEFAULT_LOAD_OPTIONS, ...options },
-    variant: {
-      model: { owner: 'some', name: 'model' },
-      label: 'Q4_K_M',
-      isDefault: true,
-      publicName: 'some/model',
-      key: 'some/model:q4_k_m',
-      revision: '1',
-      format: 'gguf',
-      directory: join(modelPath, '..'),
-      files: [],
-      size: 0,
-      digest: '0'.repeat(64),
-      modifiedAt: '2026-01-01T00:00:00.000Z',
-      origin: { kind: 'import', from: 'test' },
-      metadata: { capabilities: ['completion'], info: {} }
-    },
+    variant,
     ...given
-  }
+  })
 }

@@ -1,4 +1,5 @@
 import t from 'tap'
+import type { EngineSettings } from '../../../../core/config/model-settings.ts'
 import type { EngineFields } from '../../../../core/contracts/engines.ts'
 import type { ModelMetadata } from '../../../../core/contracts/models.ts'
 import {
@@ -20,7 +21,8 @@ import {
 } from '../../../../runtimes/llama-server/prompt-cache/retention.ts'
 import type { SavedState } from '../../../../runtimes/llama-server/prompt-cache/saved-state.ts'
 import { continues, getTrail } from '../../../../runtimes/llama-server/prompt-cache/trail.ts'
-import { buildOf, engineSpec } from '../support.ts'
+import { readFixture } from '../../../support/fixture.ts'
+import { buildOf, engineSpec, PLAIN_SETTINGS } from '../support.ts'
 
 function specOf(architecture: string, info: ModelMetadata['info'] = {}, mode: 'chat' | 'embedding' = 'chat') {
   const spec = engineSpec({ mode })
@@ -39,43 +41,32 @@ const DENSE = {
   'attention.head_count_kv': 8
 }
 const WINDOW = { ...DENSE, 'attention.sliding_window': 4096 }
-const SETTINGS = { arguments: [] as string[], environment: {}, loras: [], speculation: { ngram: false } }
+
+interface Kind extends Partial<EngineSettings> {
+  what: string
+  architecture: string
+  info?: 'dense' | 'window'
+  mode?: 'chat' | 'embedding'
+  kind?: ReturnType<typeof getStateKind>
+}
+
+/** A prompt among slots and saved states, the slot that it gets, and the state or other slot that its cache comes from. */
+interface Placement extends Partial<Omit<PlacedPrompt, 'saved'>> {
+  what: string
+  slots: { id: number; owner?: string; said?: string[]; usedAt?: number }[]
+  prompt: string[]
+  saved?: ({ id: string; said: string[] } & Partial<SavedState>)[]
+  slot: number
+  source?: string | number
+}
+
+const cases = readFixture<{ kinds: Kind[]; placements: Placement[] }>('prompt-slot-cases.yaml')
 
 t.test('tells from the metadata what kind of state a model has', t => {
-  const kinds: [string, ReturnType<typeof specOf>, ReturnType<typeof getStateKind>][] = [
-    ['dense', specOf('llama', DENSE), 'full'],
-    ['with images', specOf('qwen2vl', DENSE), 'full'],
-    ['a window that llama.cpp does not use', specOf('phi3', WINDOW), 'full'],
-    ['no window in this file', specOf('olmo2', DENSE), 'full'],
-    ['an unknown architecture', specOf('something-new'), 'full'],
-    [
-      'n-gram speculation',
-      { ...specOf('llama', DENSE), settings: { ...SETTINGS, speculation: { ngram: true } } },
-      'full'
-    ],
-    ['a window', specOf('gemma3', WINDOW), 'windowed'],
-    ['a window of unknown size', specOf('gemma3', DENSE), undefined],
-    [
-      'a window with all cells',
-      { ...specOf('gemma3', WINDOW), settings: { ...SETTINGS, arguments: ['--swa-full'] } },
-      undefined
-    ],
-    ['a window of another kind', specOf('llama4', WINDOW), undefined],
-    ['an unknown architecture with a window', specOf('olmo2', WINDOW), undefined],
-    ['recurrent', specOf('mamba', DENSE), 'recurrent'],
-    ['hybrid', specOf('qwen35', DENSE), 'recurrent'],
-    ['an encoder with a decoder', specOf('t5', DENSE), undefined],
-    ['embeddings', specOf('llama', DENSE, 'embedding'), undefined],
-    [
-      'a draft model',
-      {
-        ...specOf('llama', DENSE),
-        settings: { ...SETTINGS, speculation: { ngram: false, draft: { model: 'a/b', modelPath: '/b.gguf' } } }
-      },
-      undefined
-    ]
-  ]
-  for (const [what, spec, kind] of kinds) t.equal(getStateKind(spec), kind, what)
+  for (const { what, architecture, info, mode, kind, ...settings } of cases.kinds) {
+    const spec = specOf(architecture, info && { dense: DENSE, window: WINDOW }[info], mode)
+    t.equal(getStateKind({ ...spec, settings: { ...PLAIN_SETTINGS, ...settings } }), kind, what)
+  }
   t.end()
 })
 
@@ -90,61 +81,34 @@ t.test('estimates the bytes of a token', async t => {
 
 t.test('the key covers everything that a cache depends on', async t => {
   const build = buildOf('/opt/llama-server')
-  const key = (
-    change: (spec: ReturnType<typeof specOf>) => void = () => {},
-    on = build,
-    stamps: string[] = [],
-    sharedArguments: string[] = []
-  ) => {
-    const spec = specOf('llama', DENSE)
-    change(spec)
-    return getEngineKey({ spec, build: on, sharedArguments }, stamps)
-  }
-  const settings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
+  const spec = specOf('llama', DENSE)
+  const { options, variant } = spec
+  const key = (given: Partial<typeof spec> = {}, on = build, stamps: string[] = [], sharedArguments: string[] = []) =>
+    getEngineKey({ spec: { ...spec, ...given }, build: on, sharedArguments }, stamps)
+  const set = (given: Partial<EngineSettings>) => key({ settings: { ...PLAIN_SETTINGS, ...given } })
+  const lora = (scale: number) => set({ loras: [{ path: '/a.gguf', scale }] })
   const plain = key()
   t.equal(key(), plain)
-  t.equal(
-    key(spec => {
-      spec.options = { ...spec.options, num_ctx: 65536, num_parallel: 8, n_gpu_layers: 4 }
-    }),
-    plain,
-    'context, slots and layers on the GPU may change'
-  )
-  const others = {
-    revision: key(spec => {
-      spec.variant.revision = '2'
-    }),
-    type: key(spec => {
-      spec.options = { ...spec.options, cache_type_v: 'q8_0' }
-    }),
-    version: key(undefined, { ...build, version: 'b2' }),
-    digest: key(undefined, { ...build, digest: '1'.repeat(64) }),
-    projector: key(spec => {
-      spec.projectorPath = '/p.gguf'
-    }),
-    lora: key(spec => {
-      spec.settings = { ...settings, loras: [{ path: '/a.gguf', scale: 1 }] }
-    }),
-    scale: key(spec => {
-      spec.settings = { ...settings, loras: [{ path: '/a.gguf', scale: 0.5 }] }
-    }),
-    arguments: key(spec => {
-      spec.settings = { ...settings, arguments: ['--rope-freq-base', '1000000'] }
-    }),
-    shared: key(undefined, build, [], ['--rope-freq-base', '5']),
-    stamp: key(undefined, build, ['12 1'])
-  }
-  t.equal(new Set([plain, ...Object.values(others)]).size, 1 + Object.keys(others).length, 'each has its own key')
-  t.equal(
-    key(undefined, { ...build, commit: 'abc', digest: '1'.repeat(64) }),
-    key(undefined, { ...build, commit: 'abc' }),
-    'a commit matters more than linking'
-  )
-  const long = (context: number) =>
-    key(spec => {
-      spec.variant.metadata.info['llama.rope.scaling.original_context_length'] = 4096
-      spec.options = { ...spec.options, num_ctx: context }
-    })
+  const roomier = key({ options: { ...options, num_ctx: 65536, num_parallel: 8, n_gpu_layers: 4 } })
+  t.equal(roomier, plain, 'context, slots and layers on the GPU may change')
+  const others = [
+    key({ variant: { ...variant, revision: '2' } }),
+    key({ options: { ...options, cache_type_v: 'q8_0' } }),
+    key({}, { ...build, version: 'b2' }),
+    key({}, { ...build, digest: '1'.repeat(64) }),
+    key({ projectorPath: '/p.gguf' }),
+    lora(1),
+    lora(0.5),
+    set({ arguments: ['--rope-freq-base', '1000000'] }),
+    key({}, build, [], ['--rope-freq-base', '5']),
+    key({}, build, ['12 1'])
+  ]
+  t.equal(new Set([plain, ...others]).size, 1 + others.length, 'each has its own key')
+  const linked = key({}, { ...build, commit: 'abc', digest: '1'.repeat(64) })
+  t.equal(linked, key({}, { ...build, commit: 'abc' }), 'a commit matters more than linking')
+  const info = { ...variant.metadata.info, 'llama.rope.scaling.original_context_length': 4096 }
+  const scaled = { ...variant, metadata: { ...variant.metadata, info } }
+  const long = (num_ctx: number) => key({ variant: scaled, options: { ...options, num_ctx } })
   t.equal(long(2048), long(4096))
   t.not(long(4096), long(8192), 'above it other rope factors apply')
 })
@@ -155,7 +119,7 @@ const said = (...texts: string[]) => ({
   messages: texts.map((content, at) => ({ role: at % 2 ? 'assistant' : 'user', content }))
 })
 const LONG = 'The instructions that all conversations of this program begin with. '.repeat(40)
-const PARIS = said('Where is Paris?', 'In France.', 'And Rome?')
+const MANY = 'x'.repeat(9000)
 
 const slot = (id: number, owner: string | undefined, body: EngineFields | undefined, usedAt: number): SlotState => ({
   id,
@@ -171,120 +135,17 @@ const state = (id: string, body: EngineFields, more: Partial<SavedState> = {}): 
 }
 
 t.test('chooses the slot and the state for a prompt', t => {
-  const empty = slot(0, undefined, undefined, 0)
-  const grown = said(LONG, 'Yes.', 'Count to three.')
-  const saved = state('s', said(LONG, 'Yes.'))
-  const table: [string, SlotState[], EngineFields, number, (string | number)?, Partial<PlacedPrompt>?][] = [
-    ['the first slot', [empty, slot(1, undefined, undefined, 0)], said('Hi'), 0],
-    [
-      'the conversation that continues',
-      [
-        slot(0, 'a', said('One, two and three'), 1),
-        slot(1, 'a', said('Where is Paris?'), 2),
-        slot(2, undefined, undefined, 0)
-      ],
-      PARIS,
-      1
-    ],
-    [
-      'with most in common',
-      [slot(0, 'a', said('Where is Paris?'), 3), slot(1, 'a', said('Where is Paris?', 'In France.'), 2)],
-      PARIS,
-      1
-    ],
-    [
-      "not another owner's, however similar",
-      [slot(0, 'b', said('Where is Paris?'), 1), slot(1, 'a', said('Hi'), 2)],
-      PARIS,
-      0
-    ],
-    ['the oldest one', [slot(0, 'b', said(LONG), 7), slot(1, 'a', said('Hello'), 6)], said(`X ${LONG}`), 1],
-    [
-      'for a short prompt a slot with a short one',
-      [slot(0, 'b', said(LONG), 6), slot(1, 'b', said('Hello'), 7), slot(2, 'b', said(LONG, 'Hello'), 8)],
-      said('What is this?'),
-      1
-    ],
-    [
-      'for a request that says so too, even if that slot is the latest one',
-      [slot(0, 'b', said(LONG), 6), slot(1, 'b', said('Hello'), 7)],
-      said('Summarize this', LONG),
-      1,
-      undefined,
-      { background: true }
-    ],
-    [
-      'for a background request with the same instructions a copy of them',
-      [slot(0, 'a', said(LONG, 'Yes.', 'x'.repeat(9000)), 6), slot(1, 'b', said('Hello'), 7)],
-      said(LONG, 'Make a title.'),
-      1,
-      0,
-      { background: true }
-    ],
-    ['a saved state in an unused slot', [slot(1, 'b', said('Hi'), 4), empty], grown, 0, 's', { saved: [saved] }],
-    [
-      'a saved state in the oldest slot',
-      [slot(0, 'b', said('Hi'), 4), slot(1, 'b', said(LONG), 5)],
-      grown,
-      0,
-      's',
-      { saved: [saved] }
-    ],
-    [
-      'not a saved state if the slot has as much',
-      [slot(0, 'a', said(LONG, 'Yes.'), 4), empty],
-      grown,
-      0,
-      undefined,
-      { saved: [saved] }
-    ],
-    [
-      'the saved state with most of the prompt',
-      [empty],
-      grown,
-      0,
-      's',
-      { saved: [state('x', said(LONG)), saved, state('y', said('Other', LONG))] }
-    ],
-    [
-      'not a state that takes longer to restore',
-      [empty],
-      grown,
-      0,
-      undefined,
-      { saved: [state('s', said(LONG, 'Yes.'), { bytes: 1e9 })] }
-    ],
-    ['not a short state', [empty], PARIS, 0, undefined, { saved: [state('s', said('Where is Paris?'))] }],
-    ['a state with the same instructions', [empty], said(LONG, 'No.', 'Why?'), 0, 's', { saved: [saved] }],
-    [
-      'only a state that continues, if there is no way back in it',
-      [empty],
-      said(LONG.slice(0, -90), 'No.', 'Why?'),
-      0,
-      undefined,
-      { saved: [saved], exact: true }
-    ],
-    ['a state that continues', [empty], grown, 0, 's', { saved: [saved], exact: true }],
-    [
-      'a copy of a slot with the same instructions in an unused slot',
-      [slot(1, 'a', said(LONG, 'Yes.', 'x'.repeat(9000)), 1), empty],
-      said(LONG, 'Yes.', 'Count.'),
-      0,
-      1
-    ],
-    [
-      'that slot itself if none is unused',
-      [slot(0, 'b', said(LONG), 1), slot(1, 'a', said(LONG, 'Yes.', 'x'.repeat(9000)), 2)],
-      said(LONG, 'Yes.', 'Count.'),
-      1
-    ]
-  ]
-  for (const [what, free, body, wanted, from, more] of table) {
+  const texts = (list: string[]) =>
+    said(...list.map(text => text.replace('LONG', LONG).replace('CUT', LONG.slice(0, -90)).replace('MANY', MANY)))
+  for (const { what, slots, prompt, saved = [], slot: wanted, source: from, ...more } of cases.placements) {
+    const body = texts(prompt)
     const trail = getTrail(body)
-    const common = { owner: 'a', trail, background: isBackground(body, trail), saved: [] }
-    const prompt = { ...common, exact: false, pace: 1, restoreSpeed: 1e5, ...more }
-    const { slot, source } = choosePlacement(free, prompt)
-    t.equal(slot.id, wanted, what)
+    const free = slots.map(({ id, owner, said, usedAt = 0 }) => slot(id, owner, said && texts(said), usedAt))
+    const common = { owner: 'a', trail, background: isBackground(body, trail), exact: false, pace: 1 }
+    const states = saved.map(({ id, said, ...more }) => state(id, texts(said), more))
+    const chosen = choosePlacement(free, { ...common, restoreSpeed: 1e5, ...more, saved: states })
+    t.equal(chosen.slot.id, wanted, what)
+    const { source } = chosen
     t.equal(source && ('saved' in source ? source.saved.id : source.slot.id), from, `${what}: the source`)
   }
   t.end()
@@ -336,22 +197,15 @@ t.test('evicts the least valuable states of owners above their share', t => {
   t.same(evict([recent, old], 5, 'a', 10), ['old'], 'the oldest of equals')
   t.same(evict([recent, old], 15, 'a', 10), ['old', 'new'])
   t.same(evict([make('large', 'a', 80, 0), make('small', 'a', 8, 0)], 5, 'a', 80), ['large'], 'bytes per token count')
-  t.same(
-    evict([make('slow', 'a', 10, 1, { pace: 9, key: 'x' }), make('fast', 'a', 10, 0, { pace: 1 })], 5, 'a', 10),
-    ['fast'],
-    'so does the time to process it again'
-  )
-  t.same(
-    evict([make('busy', 'a', 10, 1, { pace: 9 }), make('idle', 'a', 10, 0, { pace: 1 })], 5, 'a', 10),
-    ['busy'],
-    'but not how busy the machine was when a state of the same model was saved'
-  )
+  const slow = make('slow', 'a', 10, 1, { pace: 9, key: 'x' })
+  const fast = make('fast', 'a', 10, 0, { pace: 1 })
+  t.same(evict([slow, fast], 5, 'a', 10), ['fast'], 'so does the time to process it again')
+  const [busy, idle] = [make('busy', 'a', 10, 1, { pace: 9 }), make('idle', 'a', 10, 0, { pace: 1 })]
+  const evicted = evict([busy, idle], 5, 'a', 10)
+  t.same(evicted, ['busy'], 'but not how busy the machine was when a state of the same model was saved')
   const others = [make('b', 'b', 40, 9), make('a1', 'a', 30, 3), make('a2', 'a', 30, 1)]
   t.same(evict(others, 20), ['a1'], "an owner above its share evicts its own, even if another's is older")
-  t.same(
-    evict([make('b1', 'b', 50, 0), make('b2', 'b', 40, 1), make('a', 'a', 10, 9)], 20),
-    ['b2'],
-    'a new owner gets its share'
-  )
+  const first = evict([make('b1', 'b', 50, 0), make('b2', 'b', 40, 1), make('a', 'a', 10, 9)], 20)
+  t.same(first, ['b2'], 'a new owner gets its share')
   t.end()
 })

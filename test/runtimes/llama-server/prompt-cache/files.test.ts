@@ -201,10 +201,8 @@ t.test('stores states in memory, then on disk, within both budgets', async t => 
   t.same(store.list().length, 3, 'nothing was deleted for it')
 
   await store.shrinkMemory(0)
-  t.same(
-    [a.tier, b.tier, c.tier, store.getUse('memory')],
-    [...['disk', 'disk'].slice(0, 0), store.list().includes(a) ? 'disk' : a.tier, b.tier, c.tier, 0]
-  )
+  t.equal(store.getUse('memory'), 0)
+  t.same(new Set(store.list().map(({ tier }) => tier)), new Set(['disk']))
   t.ok(store.getUse('disk') <= 1000, 'a model gets the memory, and the disk keeps its budget')
   t.equal(list(join(root, 'memory')).length, 0)
   await store.remove(store.list())

@@ -39,8 +39,9 @@ t.test('a conversation of 2,000 tokens continues after an unload', async t => {
       saved.push(await withCache.unloadAndGoOn())
       read.push(await without.unloadAndGoOn())
     }
+    const said = saved.map(turn => [turn.promptTokens, turn.answer])
     t.same(
-      saved.map(turn => [turn.promptTokens, turn.answer]),
+      said,
       read.map(turn => [turn.promptTokens, turn.answer]),
       `${model}: the same prompts and answers`
     )

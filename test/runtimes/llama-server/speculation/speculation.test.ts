@@ -48,8 +48,9 @@ t.test('answers are the same with every method, also after their states were res
     const spec = await specWithHeads(t.testdirName, method)
     const engine = await startWith(t, cache, { ...options, num_parallel: 1 }, spec)
     for (const [at, turns] of (await takeTurns(engine, TWO, 2)).entries()) {
+      const messages = turns.map(({ message }) => message)
       t.same(
-        turns.map(({ message }) => message),
+        messages,
         expected[at]!.map(({ message }) => message),
         method
       )
@@ -78,11 +79,8 @@ t.test('an engine is measured while it answers, and replaced once it is idle', a
     else await sleep(100)
     t.ok(outdated === 0 || (tokensPerSecond.none ?? 0) > 0)
   }
-  t.equal(
-    speculation.choose({ ...engine.spec, ...LARGE }, engine.build).method,
-    'none',
-    'another model is not measured'
-  )
+  const method = speculation.choose({ ...engine.spec, ...LARGE }, engine.build).method
+  t.equal(method, 'none', 'another model is not measured')
   await speculation.close()
   const later = createSpeculation({ directory, isEnabled: () => true, log })
   await later.loaded
