@@ -40,10 +40,14 @@ export function freeformFunction(name: string, description: unknown, format: unk
   }
 }
 
+/** Longer expressions are only described, because their grammar would be refused. */
+const MAX_PATTERN_LENGTH = 2000
+
 /** Whether schemas can contain it. Other dialects of regular expressions are only described. */
 function isPattern(definition: unknown): definition is string {
+  if (typeof definition !== 'string' || definition.length > MAX_PATTERN_LENGTH) return false
   try {
-    return typeof definition === 'string' && Boolean(new RegExp(definition, 'u'))
+    return Boolean(new RegExp(definition, 'u'))
   } catch {
     return false
   }
