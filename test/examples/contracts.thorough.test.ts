@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto'
 import { createServer, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import t, { type Test } from 'tap'
 import type { Delta, Engine, EngineProvider } from '../../core/contracts/engines.ts'
@@ -13,6 +12,7 @@ import surface from '../../examples/describe-api/index.ts'
 import echo from '../../examples/echo-engine/index.ts'
 import webHub from '../../examples/web-hub/index.ts'
 import { engineContract, hubContract, surfaceContract } from '../../testing/index.ts'
+import { listen } from '../support/listen.ts'
 
 const timeout = 5000
 const never = () => new Promise<never>(() => {})
@@ -22,20 +22,34 @@ const never = () => new Promise<never>(() => {})
 type EngineMutant = (engine: Engine) => Partial<Engine>
 
 /** The example's engine with a fault. */
-function faultyEngine(mutant: EngineMutant, provider: (good: EngineProvider) => Partial<EngineProvider> = () => ({})) {
+function faultyEngine(mutant: EngineMutant, faulty: Partial<EngineProvider> = {}) {
   const setup: PluginDefinition['setup'] = (context, options) => {
     const add = (good: EngineProvider) => {
       const start: EngineProvider['start'] = async (...values) => {
         const engine = await good.start(...values)
         return { ...engine, ...mutant(engine) }
       }
-      return context.service('engines').add({ ...good, start, ...provider(good) })
+      return context.service('engines').add({ ...good, start, ...faulty })
     }
     const service = (name: string) => (name === 'engines' ? { add } : context.service(name as 'catalog'))
     return echo.setup({ ...context, service: service as unknown as PluginContext['service'] }, options)
   }
   return { ...echo, setup }
 }
+
+const faultyProvider = (faulty: Partial<EngineProvider>) => faultyEngine(() => ({}), faulty)
+const throwing: EngineProvider['serves'] = ({ format }) => {
+  if (format !== 'echo') throw new Error('no idea')
+  return 1
+}
+const deaf = (chat: NonNullable<Engine['chat']>): Engine['chat'] => {
+  return (request, sink) => chat(request, { ...sink, signal: new AbortController().signal })
+}
+const unexpected = (exited: Engine['exited']) => exited.then(exit => ({ ...exit, expected: false }))
+const tooFew = (embed: NonNullable<Engine['embed']>): Engine['embed'] => {
+  return (inputs, options) => embed(inputs.slice(0, 1), options)
+}
+const vectorsOfNaN: Engine['embed'] = async inputs => ({ vectors: inputs.map(() => [Number.NaN]), promptTokens: 1 })
 
 const lastDelta = (change: (delta: Delta) => Delta[]): EngineMutant => {
   return engine => ({
@@ -49,85 +63,24 @@ t.test('the engine contract names the fault of each faulty engine and does not h
     lastDelta(delta => [{ ...delta, usage: { promptTokens: 1, cachedTokens: 0, completionTokens: 1, ...more } }])
   const table: [title: string, plugin: PluginDefinition, message: RegExp][] = [
     ['finishes twice', faultyEngine(lastDelta(delta => [delta, { ...delta }])), /"finish" twice/],
-    [
-      'continues after its end',
-      faultyEngine(lastDelta(delta => [delta, { content: 'more' }])),
-      /continues after its "finish"/
-    ],
+    ['continues', faultyEngine(lastDelta(delta => [delta, { content: 'more' }])), /continues after its "finish"/],
     ['never finishes', faultyEngine(lastDelta(() => [])), /ends with one "finish"/],
     ['counts NaN', faultyEngine(usage({ completionTokens: Number.NaN })), /usage\.completionTokens .* not NaN/],
     ['counts half a token', faultyEngine(usage({ promptTokens: 0.5 })), /usage\.promptTokens .* not 0\.5/],
-    [
-      'ignores an abort',
-      faultyEngine(({ chat }) => ({
-        chat: (request, sink) => chat!(request, { ...sink, signal: new AbortController().signal })
-      })),
-      /came after the abort/
-    ],
+    ['ignores an abort', faultyEngine(({ chat }) => ({ chat: deaf(chat!) })), /came after the abort/],
     ['never exits', faultyEngine(() => ({ exited: never() })), /"exited" after stop: this did not end/],
-    [
-      'exits unexpectedly',
-      faultyEngine(({ exited }) => ({ exited: exited.then(exit => ({ ...exit, expected: false })) })),
-      /exited as expected/
-    ],
-    [
-      'gives too few vectors',
-      faultyEngine(({ embed }) => ({ embed: (inputs, options) => embed!(inputs.slice(0, 1), options) })),
-      /a vector for each input, not 1 for 3/
-    ],
-    [
-      'gives vectors of NaN',
-      faultyEngine(() => ({
-        embed: async inputs => ({ vectors: inputs.map(() => [Number.NaN]), promptTokens: 1 })
-      })),
-      /finite numbers/
-    ],
+    ['exits unexpectedly', faultyEngine(({ exited }) => ({ exited: unexpected(exited) })), /exited as expected/],
+    ['gives too few vectors', faultyEngine(({ embed }) => ({ embed: tooFew(embed!) })), /for each input, not 1 for 3/],
+    ['gives vectors of NaN', faultyEngine(() => ({ embed: vectorsOfNaN })), /finite numbers/],
     ['has an id twice', faultyEngine(() => ({ id: 'one' })), /whose id \\"one\\" another engine has/],
-    [
-      'names another provider',
-      faultyEngine(() => ({ provider: 'llama-server' })),
-      /"llama-server" is not a provider of this plugin/
-    ],
-    [
-      'takes the name of a provider',
-      faultyEngine(
-        () => ({}),
-        () => ({ name: 'llama-server' })
-      ),
-      /named "llama-server" already/
-    ],
-    [
-      'throws in "serves"',
-      faultyEngine(
-        () => ({}),
-        good => ({
-          serves(model, mode) {
-            if (model.format !== 'echo') throw new Error('no idea')
-            return good.serves(model, mode)
-          }
-        })
-      ),
-      /"serves" does not throw for corral\/tiny-chat/
-    ],
-    [
-      'serves NaN',
-      faultyEngine(
-        () => ({}),
-        () => ({ serves: () => Number.NaN })
-      ),
-      /"serves" returns a number/
-    ],
+    ['names another provider', faultyEngine(() => ({ provider: 'llama-server' })), /is not a provider of this plugin/],
+    ['takes the name of a provider', faultyProvider({ name: 'llama-server' }), /named "llama-server" already/],
+    ['throws in "serves"', faultyProvider({ serves: throwing }), /"serves" does not throw for corral\/tiny-chat/],
+    ['serves NaN', faultyProvider({ serves: () => Number.NaN }), /"serves" returns a number/],
     ['never stops', faultyEngine(() => ({ stop: never })), /stop: this did not end/],
     ['has no slots', faultyEngine(() => ({ slots: 0 })), /with 0 slots/],
     ['never answers', faultyEngine(() => ({ chat: never })), /chat: this did not end/],
-    [
-      'never starts',
-      faultyEngine(
-        () => ({}),
-        () => ({ start: never })
-      ),
-      /\/api\/load: this did not end/
-    ]
+    ['never starts', faultyProvider({ start: never }), /\/api\/load: this did not end/]
   ]
   for (const [title, plugin, message] of table) {
     await t.rejects(engineContract(plugin, { model: 'echo/parrot', timeout }), { message }, title)
@@ -151,12 +104,7 @@ async function hubServer(t: Test): Promise<string> {
       .writeHead(206, { 'content-range': `bytes ${begin}-${end}/${text.length}`, 'content-length': part.length })
       .end(part)
   })
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  return `http://127.0.0.1:${await listen(t, server)}`
 }
 
 /** The example hub with a second file, digests and a fault. */
@@ -206,6 +154,12 @@ t.test('the hub contract names the fault of each faulty hub and does not hang', 
         throw wrong[error.code] ? context.error(wrong[error.code] as 'internal', 'Wrong.') : error
       })
   })
+  const withoutGated =
+    (hub: Hub): Hub['repository'] =>
+    async (request, waiting) => {
+      const { gated: _, ...found } = await hub.repository(request, waiting)
+      return found as never
+    }
   const table: [title: string, mutant: Parameters<typeof faultyHub>[0], message: RegExp][] = [
     ['lists a wrong size', listing((_, at) => (at === 0 ? { size: 5 } : {})), /"model\.gguf" is listed as 5 bytes/],
     [
@@ -216,37 +170,12 @@ t.test('the hub contract names the fault of each faulty hub and does not hang', 
     ['lists a wrong digest', listing((_, at) => (at === 0 ? { sha256: '0'.repeat(64) } : {})), /another digest/],
     ['lists a path twice', listing(() => ({ path: 'model.gguf' })), /"model\.gguf" is listed twice/],
     ['lists a path outside', listing(() => ({ path: '../model.gguf' })), /is relative/],
-    [
-      'takes a prefix',
-      () => ({ prefixes: ['hf:'] }),
-      /cannot have the prefix "hf:": it belongs to the hub "huggingface"/
-    ],
-    [
-      'reports a broken line as absence',
-      codes({ hub_unreachable: 'repo_not_found' }),
-      /reported as "hub_unreachable", not/
-    ],
+    ['takes a prefix', () => ({ prefixes: ['hf:'] }), /the prefix "hf:": it belongs to the hub "huggingface"/],
+    ['reports a broken line as absence', codes({ hub_unreachable: 'repo_not_found' }), /as "hub_unreachable", not/],
     ['reports a refusal as absence', codes({ hub_forbidden: 'repo_not_found' }), /reported as "hub_forbidden", not/],
-    [
-      'never says "gated"',
-      hub => ({
-        async repository(request, waiting) {
-          const { gated: _, ...found } = await hub.repository(request, waiting)
-          return found as never
-        }
-      }),
-      /whether it is "gated"/
-    ],
-    [
-      'lets nobody know of an absent model',
-      codes({ repo_not_found: 'hub_unreachable' }),
-      /"repo_not_found", not "hub_unr/
-    ],
-    [
-      'ignores the signal',
-      hub => ({ repository: request => hub.repository(request, {}) }),
-      /if its signal is aborted|did not end/
-    ],
+    ['never says "gated"', hub => ({ repository: withoutGated(hub) }), /whether it is "gated"/],
+    ['lets nobody know', codes({ repo_not_found: 'hub_unreachable' }), /"repo_not_found", not "hub_unr/],
+    ['ignores the signal', hub => ({ repository: request => hub.repository(request, {}) }), /is aborted|did not end/],
     ['never lists', () => ({ repository: never }), /repository of owner\/model: this did not end/],
     ['never locates', () => ({ locate: never }), /locate model\.gguf: this did not end/]
   ]

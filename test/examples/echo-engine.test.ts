@@ -13,19 +13,20 @@ t.test('the example engine answers on every API with a model that has no files',
   t.teardown(() => corral.close())
   t.match(await corral.plugin('echo-engine'), { state: 'active' })
 
-  const native = await corral.json('/api/chat', { model, messages, stream: false, options: { num_ctx: 9999 } })
-  t.match(native, { status: 200, body: { message: { content: 'the sky is blue' }, done_reason: 'stop' } })
-  const hosted = await corral.json('/v1/chat/completions', { model, messages })
-  t.match(hosted, { status: 200, body: { model, choices: [{ message: { content: 'the sky is blue' } }] } })
-  t.match(hosted.body.usage, { prompt_tokens: 4, completion_tokens: 4 })
-  const named = await corral.json('/v1/messages', { model, messages, max_tokens: 9 })
-  t.match(named, { status: 200, body: { content: [{ type: 'text', text: 'the sky is blue' }] } })
-  const responses = await corral.json('/v1/responses', { model, input: 'hello' })
-  t.match(responses, { status: 200, body: { output: [{ content: [{ text: 'hello' }] }] } })
-  const ollama = await corral.json('/ollama/api/chat', { model, messages, stream: false })
-  t.match(ollama, { status: 200, body: { message: { content: 'the sky is blue' } } })
-  const completion = await corral.json('/v1/completions', { model, prompt: 'one two' })
-  t.match(completion, { status: 200, body: { choices: [{ text: 'one two' }] } })
+  const said = 'the sky is blue'
+  const replies: [path: string, body: object, reply: object][] = [
+    ['/api/chat', { messages, options: { num_ctx: 9999 } }, { message: { content: said }, done_reason: 'stop' }],
+    ['/v1/chat/completions', { messages }, { model, choices: [{ message: { content: said } }] }],
+    ['/v1/chat/completions', { messages }, { usage: { prompt_tokens: 4, completion_tokens: 4 } }],
+    ['/v1/messages', { messages, max_tokens: 9 }, { content: [{ type: 'text', text: said }] }],
+    ['/v1/responses', { input: 'hello' }, { output: [{ content: [{ text: 'hello' }] }] }],
+    ['/ollama/api/chat', { messages }, { message: { content: said } }],
+    ['/v1/completions', { prompt: 'one two' }, { choices: [{ text: 'one two' }] }],
+    ['/api/embed', { input: 'a' }, { embeddings: [[1, 0, 0, 0]] }]
+  ]
+  for (const [path, body, reply] of replies) {
+    t.match(await corral.json(path, { model, stream: false, ...body }), { status: 200, body: reply }, path)
+  }
 
   const events = await corral.events('/v1/chat/completions', { model, messages, stream: true })
   const pieces = events.flatMap(event => event.choices?.[0]?.delta?.content ?? [])
@@ -39,7 +40,6 @@ t.test('the example engine answers on every API with a model that has no files',
       [0, 1, 0, 2]
     ]
   )
-  t.match(await corral.json('/api/embed', { model, input: 'a' }), { status: 200, body: { embeddings: [[1, 0, 0, 0]] } })
   const ranking = await corral.json('/v1/rerank', { model, query: 'a', documents: ['b'] })
   t.match(ranking, { status: 400, body: { error: { code: 'unsupported_capability' } } })
   const { body: running } = await corral.json('/api/ps')

@@ -18,16 +18,17 @@ t.test('the example filter refuses requests and replaces words of answers on eve
   const corral = await startTestCorral({ plugins: [filter], config })
   t.teardown(() => corral.close())
   const messages = [{ role: 'user', content: 'a cat sleeps' }]
-  const native = await corral.json('/api/chat', { model: MODEL, messages, stream: false })
-  t.equal(native.body.message.content, 'a dog sleeps')
-  const hosted = await corral.json('/v1/chat/completions', { model: MODEL, messages })
-  t.equal(hosted.body.choices[0].message.content, 'a dog sleeps')
-  const anthropic = await corral.json('/v1/messages', { model: MODEL, messages, max_tokens: 50 })
-  t.equal(anthropic.body.content[0].text, 'a dog sleeps')
+  for (const [path, read] of [
+    ['/api/chat', body => body.message.content],
+    ['/v1/chat/completions', body => body.choices[0].message.content],
+    ['/v1/messages', body => body.content[0].text],
+    ['/ollama/api/chat', body => body.message.content]
+  ] as [string, (body: any) => string][]) {
+    const { body } = await corral.json(path, { model: MODEL, messages, stream: false, max_tokens: 50 })
+    t.equal(read(body), 'a dog sleeps', path)
+  }
   const events = await corral.events('/v1/chat/completions', { model: MODEL, messages, stream: true })
   t.equal(events.map(event => event.choices?.[0]?.delta?.content ?? '').join(''), 'a dog sleeps')
-  const ollama = await corral.json('/ollama/api/chat', { model: MODEL, messages, stream: false })
-  t.equal(ollama.body.message.content, 'a dog sleeps')
 
   const weather = { model: MODEL, messages: [{ role: 'user', content: 'The WEATHER?' }], max_tokens: 50 }
   t.match(await corral.json('/api/chat', weather), {
@@ -72,11 +73,15 @@ t.test('the example filter reads the texts of every kind of request, but not rol
   t.teardown(() => corral.close())
   const refused = { status: 400, body: { error: { message: /are not answered here/ } } }
   const messages = [{ role: 'user', content: [{ type: 'text', text: 'The weather' }] }]
-  t.match(await corral.json('/v1/chat/completions', { model: MODEL, messages }), refused)
-  t.match(await corral.json('/v1/completions', { model: MODEL, prompt: 'The weather' }), refused)
-  t.match(await corral.json('/v1/embeddings', { model: MODEL, input: 'The weather' }), refused)
-  t.match(await corral.json('/v1/embeddings', { model: MODEL, input: ['One', 'The weather'] }), refused)
-  t.match(await corral.json('/v1/tokenize', { model: MODEL, content: 'The weather' }), refused)
+  for (const [path, body] of [
+    ['/v1/chat/completions', { messages }],
+    ['/v1/completions', { prompt: 'The weather' }],
+    ['/v1/embeddings', { input: 'The weather' }],
+    ['/v1/embeddings', { input: ['One', 'The weather'] }],
+    ['/v1/tokenize', { content: 'The weather' }]
+  ] as const) {
+    t.match(await corral.json(path, { model: MODEL, ...body }), refused, path)
+  }
   const fine = { model: MODEL, messages: [{ role: 'user', content: 'Hello' }] }
   t.match(await corral.json('/v1/chat/completions', fine), { status: 200 })
 })

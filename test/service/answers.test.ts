@@ -106,12 +106,7 @@ t.test('a chat remembers earlier messages, repeats with a seed, and stops at max
   t.equal(await say(), 'Your name is Rosa.')
 
   const story = (seed: number) =>
-    corral.json('/api/generate', {
-      model: DEMO,
-      prompt: 'Tell me a story about a fox.',
-      stream: false,
-      options: { seed, temperature: 1 }
-    })
+    corral.json('/api/generate', { ...chat, prompt: 'Tell a story.', stream: false, options: { seed, temperature: 1 } })
   const [one, two, other] = [await story(7), await story(7), await story(8)]
   t.equal(one.body.response, two.body.response)
   t.not(one.body.response, other.body.response)

@@ -62,6 +62,13 @@ t.test('a conversation longer than the context is refused with both numbers', as
       t.equal(reply.status, 400, `${path}, stream ${stream}`)
       const failure = error(reply.body)
       t.match(failure, { code: codeOn(path), n_ctx: 256 }, path)
+      if (codeOn(path) === 'context_length_exceeded') {
+        t.match(failure, {
+          corral_code: 'context_exceeded',
+          type: 'invalid_request_error',
+          message: /^This model's max/
+        })
+      }
       t.ok(failure.n_prompt_tokens > 256, `${failure.n_prompt_tokens} tokens`)
       const message = failure.message ?? failure.error
       for (const number of [failure.n_prompt_tokens, 256]) t.match(message, new RegExp(`\\b${number}\\b`), message)

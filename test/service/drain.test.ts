@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { corral as command } from '../command-line/command.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, newFolder, startCorral, until } from '../support/corral.ts'
+import { readCases } from '../support/fixture.ts'
 import { thorough } from '../support/thorough.ts'
 
 const chat = (more: object = {}) => ({
@@ -32,21 +33,8 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
   t.match(early, { code: 1, stdout: '', stderr: /2 requests are open.*\n?.*The server still accepts no new requests/ })
   t.match((await corral.json('/api/drain')).body, { draining: true, since: String, open: 2 })
 
-  const messages = [CAPITAL_QUESTION]
-  for (const [path, body] of [
-    ['/api/chat', chat()],
-    ['/api/chat', chat({ stream: false })],
-    ['/api/generate', { model: DEMO, prompt: 'Hi' }],
-    ['/api/embed', { model: DEMO, input: 'Hi' }],
-    ['/v1/chat/completions', { model: DEMO, messages, stream: true }],
-    ['/v1/completions', { model: DEMO, prompt: 'Hi' }],
-    ['/v1/responses', { model: DEMO, input: 'Hi' }],
-    ['/v1/embeddings', { model: DEMO, input: 'Hi' }],
-    ['/v1/tokenize', { model: DEMO, content: 'Hi' }],
-    ['/v1/messages', { model: DEMO, messages, max_tokens: 5 }],
-    ['/ollama/api/chat', { model: DEMO, messages }]
-  ] as const) {
-    const reply = await corral.send(path, body)
+  for (const [path, body] of readCases<[path: string, body: object][]>('service-cases.yaml', 'draining')) {
+    const reply = await corral.send(path, { model: DEMO, ...body })
     t.equal(reply.status, 503, path)
     t.match(await reply.text(), /does not accept new requests/, path)
     t.equal(reply.headers.get('retry-after'), '5', path)

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { text as readAll } from 'node:stream/consumers'
 import t from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
+import { readCases } from '../support/fixture.ts'
 
 const corral = await startCorral(t, {
   // The test contacts no real hub.
@@ -15,55 +16,14 @@ const chat = { model: DEMO, messages: [CAPITAL_QUESTION] }
 
 t.test('every request error of the native API has its status and code', async t => {
   const table: [path: string, body: unknown, status: number, code: string][] = [
-    ['/api/chat', '{"model": ', 400, 'invalid_json'],
-    ['/api/chat', '', 400, 'missing_body'],
-    ['/api/chat', 'null', 400, 'missing_body'],
-    ['/api/chat', '[]', 400, 'invalid_request'],
-    ['/api/chat', '"x"', 400, 'invalid_request'],
-    ['/api/chat', {}, 400, 'invalid_model_name'],
-    ['/api/chat', { ...chat, model: 7 }, 400, 'invalid_model_name'],
-    ['/api/chat', { ...chat, model: 'tiny-chatter' }, 404, 'model_not_found'],
-    ['/api/chat', { ...chat, model: 'tiny-ch\u0430t' }, 400, 'invalid_model_name'],
-    ['/api/pull', { model: 'nobodys-model' }, 404, 'repo_not_found'],
-    ['/api/chat', { ...chat, model: '../../etc/passwd' }, 400, 'invalid_model_name'],
-    ['/api/chat', { ...chat, model: 'a/../b' }, 400, 'invalid_model_name'],
-    ['/api/chat', { ...chat, model: 'nobody/nothing' }, 404, 'model_not_found'],
-    ['/api/chat', { ...chat, model: `${DEMO}:Q2_K` }, 404, 'model_not_found'],
-    ['/api/chat', { ...chat, messages: 'Hi' }, 400, 'invalid_request'],
-    ['/api/chat', { ...chat, messages: [7] }, 400, 'invalid_request'],
-    ['/api/chat', { ...chat, messages: [{ role: 'wizard', content: 'x' }] }, 400, 'invalid_request'],
-    ['/api/chat', { ...chat, messages: [{ content: { a: 1 } }] }, 400, 'invalid_request'],
-    ['/api/chat', { ...chat, stream: 'yes' }, 400, 'invalid_request'],
-    ['/api/chat', { ...chat, options: [] }, 400, 'invalid_request'],
-    ['/api/chat', { ...chat, options: { temperature: 'hot' } }, 400, 'invalid_option'],
-    ['/api/chat', { ...chat, options: { num_ctx: -4 } }, 400, 'invalid_option'],
-    ['/api/chat', { ...chat, options: { cache_type_k: 'q99' } }, 400, 'invalid_option'],
-    ['/api/chat', { ...chat, keep_alive: 'soon' }, 400, 'invalid_option'],
-    ['/api/chat', { ...chat, format: 'xml' }, 400, 'invalid_request'],
-    ['/api/chat', { ...chat, messages: [{ content: 'x', images: ['iVBORw0KGgo='] }] }, 400, 'unsupported_capability'],
-    ['/api/generate', { model: DEMO, prompt: 'a', suffix: 'b' }, 400, 'unsupported_capability'],
-    ['/api/generate', { model: DEMO, prompt: ['a'] }, 400, 'invalid_request'],
-    ['/api/show', { model: 'nobody/nothing' }, 404, 'model_not_found'],
-    ['/api/stop', { model: 'nobody/nothing' }, 404, 'model_not_found'],
-    ['/api/load', { model: 'nobody/nothing' }, 404, 'model_not_found'],
-    ['/api/default', { model: 'nobody/nothing' }, 404, 'model_not_found'],
-    ['/api/pull', { model: 'bad name' }, 400, 'invalid_model_name'],
-    ['/api/pull', { model: 'hf:some/model:Q4_K_M@main' }, 502, 'hub_unreachable'],
-    ['/api/pull', { model: 'ftp:some/model' }, 400, 'invalid_request'],
-    ['/api/pull', { model: 'https://a.test/x.gguf', as: 'no name' }, 400, 'invalid_model_name'],
-    ['/api/pulls/pause', { id: 'nothing' }, 404, 'model_not_found'],
-    ['/api/pulls/resume', { model: 'no/such' }, 404, 'model_not_found'],
-    ['/api/pulls/cancel', {}, 400, 'invalid_request'],
-    ['/api/import', { model: 'x/y', path: 'relative.gguf' }, 400, 'invalid_request'],
-    ['/api/import', { model: 'x/y', path: '/does/not/exist.gguf' }, 403, 'path_not_allowed'],
+    ...readCases<[string, unknown, number, string][]>('service-cases.yaml', 'errors'),
     ['/api/import', { model: 'x/y', path: join(tmpdir(), 'not/there.gguf') }, 400, 'invalid_request'],
-    ['/api/import', { model: '../y', path: '/tmp' }, 400, 'invalid_model_name'],
-    ['/api/nothing', {}, 404, 'route_not_found'],
     ['/api/chat', 'x'.repeat(2 ** 21), 413, 'body_too_large']
   ]
   for (const [path, sent, status, code] of table) {
     const shown = `${path} ${(typeof sent === 'string' ? sent : JSON.stringify(sent)).slice(0, 80)}`
-    const { status: got, body } = await corral.json(path, sent)
+    const isAdded = path === '/api/chat' && typeof sent === 'object' && Object.keys(sent!).length > 0
+    const { status: got, body } = await corral.json(path, isAdded ? { ...chat, ...sent } : sent)
     t.equal(got, status, shown)
     t.match(body, { error: /\w{3,}.*\./s, errorCode: status, code, requestId: /^[0-9a-f-]{36}$/ }, shown)
     t.notMatch(JSON.stringify(body), /node_modules|\.[jt]s:\d+| {4}at /, 'no stack trace')
@@ -119,32 +79,6 @@ t.test('deep nesting, prototype names, odd encodings and huge numbers do no harm
     t.equal(status, 400, body.slice(0, 60))
   }
   t.match((await corral.json('/api/health')).body, { status: 'ok' })
-})
-
-t.test('a prompt longer than the context is refused with both numbers, streamed or whole, on both APIs', async t => {
-  const content = 'What is the capital of France? '.repeat(200)
-  const options = { num_ctx: 256 }
-  // A larger context that is already loaded would accept the prompt.
-  await corral.json('/api/stop', { model: DEMO })
-  for (const stream of [true, false]) {
-    const native = await corral.json('/api/chat', { model: DEMO, messages: [{ content }], options, stream })
-    t.match(native, { status: 400, body: { code: 'context_exceeded', error: /\d{3,}.*\d{3}/ } })
-    const hosted = await corral.json('/v1/chat/completions', {
-      model: DEMO,
-      messages: [{ role: 'user', content }],
-      options,
-      stream
-    })
-    t.equal(hosted.status, 400)
-    t.match(hosted.body, {
-      error: {
-        code: 'context_length_exceeded',
-        corral_code: 'context_exceeded',
-        type: 'invalid_request_error',
-        message: /^This model's maximum context length is 256 tokens, but the request has \d{3,} tokens\. Shorten/
-      }
-    })
-  }
 })
 
 t.test('a full queue answers 503 with Retry-After on both APIs', async t => {

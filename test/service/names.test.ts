@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { corral as command } from '../command-line/command.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
+import { readCases } from '../support/fixture.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
 
 const ALIASES = `models:
@@ -26,18 +27,8 @@ t.test('short names and aliases work on every API, and replies repeat the reques
     }
   }
   const model = 'gpt-4o'
-  const few = { max_tokens: 2 }
-  const asked: [path: string, body: object][] = [
-    ['/api/generate', { model, prompt: 'Hi', stream: false, options: few }],
-    ['/v1/completions', { model, prompt: 'Hi', ...few }],
-    ['/v1/responses', { model, input: 'Hi', max_output_tokens: 2 }],
-    ['/v1/messages', { model, messages: [CAPITAL_QUESTION], ...few }],
-    ['/anthropic/v1/messages', { model, messages: [CAPITAL_QUESTION], ...few }],
-    ['/v1/embeddings', { model, input: 'Hi' }],
-    ['/api/embed', { model, input: 'Hi' }]
-  ]
-  for (const [path, body] of asked) {
-    const reply = await corral.json(path, body)
+  for (const [path, body] of readCases<[path: string, body: object][]>('service-cases.yaml', 'alias_requests')) {
+    const reply = await corral.json(path, { model, ...body })
     t.match({ status: reply.status, model: reply.body.model }, { status: 200, model }, path)
   }
   for (const [path, body] of [
@@ -93,15 +84,8 @@ t.test('model lists show the names that clients use', async t => {
 t.test('an unknown model answers 404 with similar names and what to do next', async t => {
   const expected =
     /There is no model "tiny-chatt" here\. Did you mean "corral\/tiny-chat"\? "corral list" .*"corral search/
-  for (const [path, body] of [
-    ['/api/chat', QUESTION],
-    ['/api/show', {}],
-    ['/api/stop', {}],
-    ['/api/load', {}],
-    ['/api/default', {}],
-    ['/api/convert', { dtype: 'q8_0' }],
-    ['/ollama/api/chat', QUESTION]
-  ] as const) {
+  const asks = readCases<[path: string, body: object][]>('service-cases.yaml', 'unknown_model_requests')
+  for (const [path, body] of asks) {
     const reply = await corral.json(path, { ...body, model: 'tiny-chatt' })
     t.match(reply, { status: 404, body: { code: 'model_not_found', error: expected } }, path)
   }

@@ -1,89 +1,25 @@
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
 import { DEMO, startCorral } from '../support/corral.ts'
+import { readCases, readFixture } from '../support/fixture.ts'
 
 const corral = await startCorral(t)
 const ajv = new Ajv2020({ strict: false, validateFormats: false })
+const { schemas, invalid_formats } = readFixture<{ schemas: Record<string, object>; invalid_formats: unknown[] }>(
+  'service-cases.yaml'
+)
 
 const word = { type: 'string', maxLength: 12 }
-const object = (properties: Record<string, object>, more: object = {}) => {
-  return { type: 'object', properties, required: Object.keys(properties), additionalProperties: false, ...more }
+const object = (properties: Record<string, object>) => {
+  return { type: 'object', properties, required: Object.keys(properties), additionalProperties: false }
 }
-const digit = { type: 'integer', minimum: 0, maximum: 9 }
-
-/** Strings and arrays have limits: a model of this size would never end them by itself. */
-const schemas: Record<string, object> = {
-  'flat object': object({ name: word, age: { type: 'integer', minimum: 0, maximum: 150 } }),
-  choices: object({ color: { enum: ['red', 'green', 'blue'] }, sure: { type: 'boolean' } }),
-  'list of words': object({ items: { type: 'array', items: word, minItems: 1, maxItems: 4 } }),
-  'nested lists': object({
-    a: object({
-      b: {
-        type: 'array',
-        minItems: 2,
-        maxItems: 3,
-        items: object({ x: { type: 'boolean' }, y: { type: ['integer', 'null'], minimum: -5, maximum: 5 } })
-      }
-    })
-  }),
-  'one of two': {
-    anyOf: [object({ kind: { const: 'cat' }, lives: digit }), object({ kind: { const: 'dog' }, name: word })]
-  },
-  references: {
-    $defs: { person: object({ name: word, friends: { type: 'array', items: word, maxItems: 2 } }) },
-    ...object({ person: { $ref: '#/$defs/person' } })
-  },
-  pattern: object({ code: { type: 'string', pattern: '^[A-Z]{2}-[0-9]{3}$' } }),
-  'patterns of all kinds': object({
-    digits: { type: 'string', pattern: '^\\d{2}$' },
-    words: { type: 'string', pattern: '^[\\w.-]{1,9}$' },
-    any: { type: 'string', pattern: '^.{3,40}$' },
-    other: { type: 'string', pattern: '^[^"\\\\]+$', maxLength: 20 },
-    space: { type: 'string', pattern: '^a\\s(b|cd){0,3}$' },
-    quotes: { type: 'string', pattern: '^"[\\s\\S]{2,9}"$' }
-  }),
-  'whole numbers with one bound': object({
-    above: { type: 'integer', minimum: 105 },
-    below: { type: 'integer', maximum: -3 },
-    between: { type: 'integer', exclusiveMinimum: 95.5, exclusiveMaximum: 1203 }
-  }),
-  'keywords beside alternatives': {
-    type: 'object',
-    properties: { a: word, b: digit },
-    additionalProperties: false,
-    anyOf: [{ required: ['a'] }, { required: ['b'], properties: { b: { maximum: 3 } } }]
-  },
-  'all at once': {
-    $defs: { 'acme/Base': { type: 'object', properties: { a: { type: 'string' } }, required: ['a'] } },
-    allOf: [{ $ref: '#/$defs/acme~1Base' }, { properties: { a: { maxLength: 9 }, b: digit }, required: ['b'] }]
-  },
-  'required without a schema': { type: 'object', required: ['a'], additionalProperties: digit, maxProperties: 1 },
-  'a thousand names': object({ name: { enum: Array.from({ length: 1000 }, (_, index) => `name${index}`) } }),
-  date: object({ day: { type: 'string', format: 'date' } }),
-  'nothing is required': { type: 'object', properties: { a: word, b: digit }, additionalProperties: false },
-  'two at once': {
-    allOf: [
-      { properties: { a: word }, required: ['a'] },
-      { properties: { b: word }, required: ['b'] }
-    ]
-  },
-  pair: { type: 'array', prefixItems: [digit, word], minItems: 2, maxItems: 2 },
-  'only places': { type: 'array', prefixItems: [digit, word], items: false, minItems: 1 },
-  'places and others': object({ a: { type: 'array', prefixItems: [digit, word], items: digit, minItems: 4 } }),
-  'no items': object({ none: { type: 'array', items: false }, any: { type: 'array', items: true, maxItems: 0 } }),
-  itself: object({ name: word, child: { anyOf: [{ type: 'null' }, { $ref: '#' }] } }),
-  'list of itself': { type: 'array', maxItems: 2, items: { anyOf: [digit, { $ref: '#' }] } },
-  'odd names': object({ 'we"ird \\ kéy': word, '': digit }),
-  'only a text': word,
-  'only a number': digit,
-  'only true or false': { type: 'boolean' }
-}
+const names = { enum: Array.from({ length: 1000 }, (_, index) => `name${index}`) }
 
 const questions = ['Tell me a story about a fox.', 'What is 3 + 4?', '{"a":', 'Count to 12.']
 
 t.test('a JSON schema makes every answer valid', async t => {
   await Promise.all(
-    Object.entries(schemas).map(async ([name, format]) => {
+    Object.entries({ ...schemas, 'a thousand names': object({ name: names }) }).map(async ([name, format]) => {
       const isValid = ajv.compile(format)
       for (const [seed, question] of questions.entries()) {
         const options = { seed, temperature: seed * 0.6, max_tokens: 1000 }
@@ -138,17 +74,7 @@ t.test('an answer truncated by max_tokens is reported as truncated and not chang
 
 t.test('an invalid schema is refused', async t => {
   const chat = { model: DEMO, messages: [{ role: 'user', content: 'Hello' }], stream: false }
-  for (const format of [
-    'yaml',
-    7,
-    [],
-    { type: 'nonsense' },
-    { $ref: '#/$defs/none' },
-    { pattern: '^(a$', type: 'string' },
-    { $ref: '#' },
-    { anyOf: [{ $ref: '#' }] },
-    { type: 'array', items: false, minItems: 1 }
-  ]) {
+  for (const format of invalid_formats) {
     const { status, body } = await corral.json('/api/chat', { ...chat, format })
     t.match({ status, body }, { status: 400, body: { code: 'invalid_request' } }, JSON.stringify({ format, body }))
   }
@@ -208,39 +134,7 @@ t.test('unenforced parts of a JSON schema are reported on every API', async t =>
 })
 
 t.test('contradictory schemas are refused by every API and affect no other client', async t => {
-  const never = object({ code: { type: 'string', minLength: 8, maxLength: 4 } })
-  const parameters = {
-    type: 'object',
-    properties: { n: { type: 'integer', minimum: 3.2, maximum: 3.8 } },
-    required: ['n']
-  }
-  const messages = [{ role: 'user', content: 'hi' }]
-  const named = { type: 'json_schema', name: 'a', schema: never }
-  const tool = { name: 'save', description: '', parameters }
-  const tools = [{ type: 'function', function: tool }]
-  const asks: [path: string, body: object, place?: RegExp][] = [
-    ['/api/chat', { messages, format: never }],
-    ['/api/generate', { prompt: 'x', raw: true, options: { json_schema: never } }],
-    ['/ollama/api/chat', { messages, format: never }],
-    ['/v1/chat/completions', { messages, response_format: { type: 'json_schema', json_schema: named } }],
-    ['/v1/chat/completions', { messages, response_format: { type: 'json_object', schema: never } }],
-    ['/v1/completions', { prompt: 'x', json_schema: never }],
-    ['/v1/responses', { input: 'x', text: { format: named } }],
-    ['/v1/messages', { messages, max_tokens: 5, output_config: { format: named } }],
-    ['/completion', { prompt: 'x', json_schema: never }],
-    ['/chat/completions', { messages, json_schema: never }],
-    ['/api/chat', { messages, tools }, /"tools\[0\]" \("save"\).* #\/properties\/n /],
-    ['/v1/chat/completions', { messages, tools }, /#\/properties\/n /],
-    ['/v1/responses', { input: 'x', tools: [{ type: 'function', ...tool }] }, /#\/properties\/n /],
-    [
-      '/v1/messages',
-      { messages, max_tokens: 5, tools: [{ name: 'save', input_schema: parameters }] },
-      /#\/properties\/n /
-    ],
-    ['/apply-template', { messages, tools }, /#\/properties\/n /],
-    ['/completion', { prompt: 'x', grammar: 'root ::= "a"{8,4}' }, /grammar/],
-    ['/v1/chat/completions', { messages, grammar: 'root ::= ("a" "b"){5,3}' }, /grammar/]
-  ]
+  const asks = readCases<[path: string, body: object, place?: RegExp][]>('service-cases.yaml', 'contradictions')
   const ended = new AbortController()
   const story = {
     model: DEMO,

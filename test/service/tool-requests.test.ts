@@ -1,95 +1,27 @@
 import t from 'tap'
 import { callArguments } from '../../core/answers/call-arguments.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
+import { readCases, readFixture } from '../support/fixture.ts'
 
 const corral = await startCorral(t)
 const user = { role: 'user', content: 'hi' }
 const parameters = { type: 'object', properties: { a: { type: 'string' } } }
 const tool = { type: 'function', function: { name: 'save', parameters } }
-
-/** A chat of each API: a question with tools, and a history with one call that has these arguments. */
-const APIS: { path: string; short: object; tools: object; off?: object; history: (given: unknown) => object }[] = [
-  ...['/v1/chat/completions', '/chat/completions'].map(path => ({
-    path,
-    short: { max_tokens: 2 },
-    tools: { messages: [user], tools: [tool] },
-    off: { tool_choice: 'none' },
-    history: (given: unknown) => ({ messages: hosted({ name: 'now', arguments: given }) })
-  })),
-  {
-    path: '/v1/chat/completions',
-    short: { max_tokens: 2 },
-    tools: { messages: [user], functions: [tool.function] },
-    off: { function_call: 'none' },
-    history: given => ({
-      messages: [
-        user,
-        { role: 'assistant', content: null, function_call: { name: 'now', arguments: given } },
-        { role: 'function', name: 'now', content: 'noon' }
-      ]
-    })
-  },
-  ...['/v1/responses', '/responses'].map(path => ({
-    path,
-    short: { max_output_tokens: 2, store: false },
-    tools: { input: 'hi', tools: [{ type: 'function', name: 'save', parameters }] },
-    off: { tool_choice: 'none' },
-    history: (given: unknown) => ({
-      input: [
-        user,
-        { type: 'function_call', name: 'now', call_id: 'call_1', arguments: given },
-        { type: 'function_call_output', call_id: 'call_1', output: 'noon' }
-      ]
-    })
-  })),
-  {
-    path: '/v1/messages',
-    short: { max_tokens: 2 },
-    tools: { messages: [user], tools: [{ name: 'save', input_schema: parameters }] },
-    off: { tool_choice: { type: 'none' } },
-    history: given => ({
-      messages: [
-        user,
-        { role: 'assistant', content: [{ type: 'tool_use', id: 'toolu_1', name: 'now', input: given }] },
-        { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'toolu_1', content: 'noon' }] }
-      ]
-    })
-  },
-  ...['/api/chat', '/ollama/api/chat'].map(path => ({
-    path,
-    short: { stream: false, options: { num_predict: 2 } },
-    tools: { messages: [user], tools: [tool] },
-    history: (given: unknown) => ({ messages: hosted({ name: 'now', arguments: given }) })
-  }))
-]
-
-function hosted(called: object): object[] {
-  return [
-    user,
-    { role: 'assistant', content: '', tool_calls: [{ id: 'call_1', type: 'function', function: called }] },
-    { role: 'tool', tool_call_id: 'call_1', content: 'noon' }
-  ]
-}
+type Api = { path: string; short: object; tools: object; off?: object; history: object }
+/** The history contains a call with these arguments. */
+const APIS = readFixture<{ tool_apis: Api[] }>('service-cases.yaml').tool_apis.map(api => ({
+  ...api,
+  history: (given: unknown): object =>
+    JSON.parse(JSON.stringify(api.history), (_, value) => (value === '$given' ? given : value))
+}))
 
 const DEEP = `{"a":${'['.repeat(100_000)}${']'.repeat(100_000)}}`
 
 t.test('arguments of earlier calls become the JSON text of an object', async t => {
   const cases: [given: unknown, text: string][] = [
+    ...readCases<[unknown, string][]>('service-cases.yaml', 'call_arguments'),
     [undefined, '{}'],
     [null, '{}'],
-    ['', '{}'],
-    [' \n', '{}'],
-    ['null', '{}'],
-    ['{ "a" : 1 }', '{ "a" : 1 }'],
-    [{ a: 1 }, '{"a":1}'],
-    ['{"city": "Os', String.raw`{"arguments":"{\"city\": \"Os"}`],
-    ['[1]', '{"arguments":[1]}'],
-    [[1], '{"arguments":[1]}'],
-    [7, '{"arguments":7}'],
-    ['"{}"', '{"arguments":"{}"}'],
-    [String.raw`{"a":"\ud83d\ude00 \ud83d\\ud83d"}`, String.raw`{"a":"😀 \ufffd\\ud83d"}`],
-    ['{"a":-1e999}', '{"a":null}'],
-    ['{"a":1e308}', '{"a":1e+308}'],
     [DEEP, JSON.stringify({ arguments: DEEP })]
   ]
   for (const [given, text] of cases) t.equal(callArguments(given), text, String(given).slice(0, 40))
@@ -99,17 +31,7 @@ t.test('every API answers a history with malformed tool arguments', async t => {
   await corral.json('/api/chat', { model: DEMO, messages: [user], stream: false })
   const before = corral.enginePids()
   for (const { path, short, history } of APIS) {
-    for (const given of [
-      '',
-      '{"city": "Os',
-      '[1]',
-      [1],
-      7,
-      null,
-      undefined,
-      String.raw`{"a":"\ud800"}`,
-      '{"a":1e999}'
-    ]) {
+    for (const given of ['', '{"city": "Os', '[1]', [1], 7, null, undefined, '{"a":"\\ud800"}', '{"a":1e999}']) {
       const { status, body } = await corral.json(path, { model: DEMO, ...short, ...history(given) })
       t.equal(status, 200, `${path} ${JSON.stringify(given)}: ${JSON.stringify(body).slice(0, 200)}`)
     }

@@ -10,6 +10,7 @@ import { isKnownOption } from '../../core/models/options.ts'
 import { KNOWN_OPTIONS } from '../../runtimes/llama-server/safe-fields.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 import { refusedWith } from '../support/failure.ts'
+import { readCases } from '../support/fixture.ts'
 import { randomBelow } from '../support/random.ts'
 
 const HEADER = 'x-corral-unknown-options'
@@ -26,30 +27,10 @@ async function getHeader(path: string, body: object, name = HEADER): Promise<str
 }
 
 /** Requests of every API with these `options`. */
-const calls = (options: object): [path: string, body: object][] => [
-  ['/api/chat', { model: DEMO, messages, stream: false, options }],
-  ['/api/chat', { model: DEMO, messages, options }],
-  ['/api/generate', { model: DEMO, prompt: 'Hi', stream: false, options }],
-  ['/api/generate', { model: DEMO, prompt: 'Hi', options }],
-  ['/api/embed', { model: DEMO, input: 'Hi', options }],
-  ['/api/embeddings', { model: DEMO, prompt: 'Hi', options }],
-  ['/api/load', { model: DEMO, options }],
-  ['/api/load', { model: DEMO, stream: true, options }],
-  ['/ollama/api/chat', { model: DEMO, messages, options }],
-  ['/ollama/api/generate', { model: DEMO, prompt: 'Hi', options }],
-  ['/ollama/api/embed', { model: DEMO, input: 'Hi', options }],
-  ['/ollama/v1/chat/completions', { model: DEMO, messages, options }],
-  ['/v1/chat/completions', { model: DEMO, messages, options }],
-  ['/v1/chat/completions', { model: DEMO, messages, stream: true, options }],
-  ['/v1/completions', { model: DEMO, prompt: 'Hi', options }],
-  ['/v1/completions', { model: DEMO, prompt: 'Hi', stream: true, options }],
-  ['/v1/responses', { model: DEMO, input: 'Hi', options }],
-  ['/v1/responses', { model: DEMO, input: 'Hi', stream: true, options }],
-  ['/v1/embeddings', { model: DEMO, input: 'Hi', options }],
-  ['/v1/messages', { model: DEMO, messages, max_tokens: 8, options }],
-  ['/v1/messages', { model: DEMO, messages, max_tokens: 8, stream: true, options }],
-  ['/anthropic/v1/messages', { model: DEMO, messages, max_tokens: 8, options }]
-]
+const calls = (options: object) =>
+  readCases<[path: string, body: object][]>('service-cases.yaml', 'option_requests').map(
+    ([path, body]) => [path, { model: DEMO, ...body, options }] as const
+  )
 
 t.test('a misspelt option is reported on every API, in streams too', async t => {
   for (const [path, body] of calls({ temprature: 0, top_p: 0.5, min_p: 0.1, num_thread: 2, num_predict: 8 })) {
@@ -75,12 +56,8 @@ t.test('unknown options are still passed to the engine', async t => {
   const options = { ignore_eos: true, num_predict: 5, ignore_eso: true }
   const { body } = await corral.json('/api/chat', { model: DEMO, messages, stream: false, options })
   t.match(body, { eval_count: 5, done_reason: 'length' })
-  const { body: unchanged } = await corral.json('/api/chat', {
-    model: DEMO,
-    messages,
-    stream: false,
-    options: { zzz: 1 }
-  })
+  const odd = { model: DEMO, messages, stream: false, options: { zzz: 1 } }
+  const { body: unchanged } = await corral.json('/api/chat', odd)
   t.equal(unchanged.message.content, CAPITAL_ANSWER)
 })
 
@@ -105,30 +82,14 @@ t.test('malicious option names are escaped', async t => {
 })
 
 t.test('options that a vendor documents are not reported as unknown', async t => {
-  const folder = (name: string) => dirname(createRequire(import.meta.url).resolve(name))
-  const openai = join(folder('openai'), 'resources')
-  const anthropic = join(folder('@anthropic-ai/sdk'), 'resources')
-  const ollama = join(folder('ollama'), 'browser.d.ts')
-  const tables: [path: string, file: string, type: string][] = [
-    ['/v1/chat/completions', join(openai, 'chat/completions/completions.d.ts'), 'ChatCompletionCreateParamsBase'],
-    ['/v1/completions', join(openai, 'completions.d.ts'), 'CompletionCreateParamsBase'],
-    ['/v1/embeddings', join(openai, 'embeddings.d.ts'), 'EmbeddingCreateParams'],
-    ['/v1/responses', join(openai, 'responses/responses.d.ts'), 'ResponseCreateParamsBase'],
-    ['/v1/responses/input_tokens', join(openai, 'responses/input-tokens.d.ts'), 'InputTokenCountParams'],
-    ['/v1/audio/transcriptions', join(openai, 'audio/transcriptions.d.ts'), 'TranscriptionCreateParamsBase'],
-    ['/v1/messages', join(anthropic, 'messages/messages.d.ts'), 'MessageCreateParamsBase'],
-    ['/v1/messages', join(anthropic, 'beta/messages/messages.d.ts'), 'MessageCreateParamsBase'],
-    ['/v1/messages/count_tokens', join(anthropic, 'messages/messages.d.ts'), 'MessageCountTokensParams'],
-    ['/ollama/api/chat', ollama, 'ChatRequest'],
-    ['/ollama/api/generate', ollama, 'GenerateRequest'],
-    ['/ollama/api/embed', ollama, 'EmbedRequest']
-  ]
+  const pathOf = (name: string, file: string) => join(dirname(createRequire(import.meta.url).resolve(name)), file)
+  const tables = readCases<[string, string, string, string][]>('service-cases.yaml', 'vendor_parameters')
   const response = await corral.send('/openapi.json')
   const { paths, components } = (await response.json()) as any
-  for (const [path, file, type] of tables) {
+  for (const [path, vendor, file, type] of tables) {
     const [{ schema }] = Object.values(paths[path].post.requestBody.content) as any[]
     const { properties } = schema.$ref ? components.schemas[schema.$ref.split('/').at(-1)] : schema
-    const names = readFields(file, type)
+    const names = readFields(pathOf(vendor, file), type)
     t.ok(names.length > 3, `${path} has parameters`)
     const isKnown = (name: string) =>
       Object.hasOwn(properties, name) ||
@@ -137,7 +98,7 @@ t.test('options that a vendor documents are not reported as unknown', async t =>
     const unknown = names.filter(name => !isKnown(name))
     t.same(unknown, path === '/ollama/api/generate' ? ['template'] : [], path)
   }
-  const options = readFields(ollama, 'Options')
+  const options = readFields(pathOf('ollama', 'browser.d.ts'), 'Options')
   t.ok(options.length > 20)
   t.ok(options.every(isKnownOption))
 })
@@ -171,13 +132,8 @@ t.test("the official clients' requests get no header", async t => {
     cache_prompt: true
   } as OpenAI.ChatCompletionCreateParamsStreaming)
   for await (const _ of stream);
-  await openai.responses.create({
-    ...shared,
-    input: 'Hi',
-    max_output_tokens: 16,
-    truncation: 'auto',
-    max_tool_calls: 3
-  } as never)
+  const answer = { ...shared, input: 'Hi', max_output_tokens: 16, truncation: 'auto', max_tool_calls: 3 }
+  await openai.responses.create(answer as never)
   await openai.embeddings.create({ model: DEMO, input: 'Hi', user: 'u', encoding_format: 'base64' })
   const anthropic = new Anthropic({ baseURL: corral.url, apiKey: 'any', fetch: watched })
   await anthropic.messages.create({
@@ -185,12 +141,8 @@ t.test("the official clients' requests get no header", async t => {
     ...{ service_tier: 'auto', cache_control: { type: 'ephemeral' }, top_k: 5, stop_sequences: ['#'] }
   } as Anthropic.MessageCreateParamsNonStreaming)
   const ollama = new Ollama({ host: `${corral.url}/ollama`, fetch: watched })
-  await ollama.chat({
-    model: DEMO,
-    messages: [{ role: 'user', content: 'Hi' }],
-    keep_alive: 5,
-    options: { num_predict: 4, num_thread: 2 }
-  })
+  const said = { model: DEMO, messages: [{ role: 'user', content: 'Hi' }] }
+  await ollama.chat({ ...said, keep_alive: 5, options: { num_predict: 4, num_thread: 2 } })
   t.equal(seen.length, 6)
   t.same([...new Set(seen)], [null])
 })

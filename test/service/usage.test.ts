@@ -26,52 +26,34 @@ const anthropic = ({ usage }: any): Counts => ({
   completion: usage.output_tokens
 })
 
-/** Every API with one system message and one question, and where its reply counts tokens. */
-const ways: { path: string; body: object; whole: (body: any) => Counts; streamed: (events: any[]) => Counts }[] = [
-  {
-    path: '/api/chat',
-    body: { messages: [{ role: 'system', content: system }, ...messages], options },
-    whole: native,
-    streamed: events => native(events.at(-1))
-  },
-  {
-    path: '/api/generate',
-    body: { system, prompt: CAPITAL_QUESTION.content, options },
-    whole: native,
-    streamed: events => native(events.at(-1))
-  },
-  {
-    path: '/ollama/api/chat',
-    body: { messages: [{ role: 'system', content: system }, ...messages], options },
-    whole: native,
-    streamed: events => native(events.at(-1))
-  },
-  {
-    path: '/v1/chat/completions',
-    body: {
-      messages: [{ role: 'system', content: system }, ...messages],
-      temperature: 0,
-      stream_options: { include_usage: true }
-    },
-    whole: hosted,
-    streamed: events => hosted(events.findLast(event => event.usage))
-  },
-  {
-    path: '/v1/responses',
-    body: { instructions: system, input: messages, temperature: 0 },
-    whole: responses,
-    streamed: events => responses(events.at(-1).response)
-  },
-  {
-    path: '/v1/messages',
-    body: { system, messages, temperature: 0, max_tokens: 100 },
-    whole: anthropic,
-    streamed: events => {
+const chat = [{ role: 'system', content: system }, ...messages]
+const inLast = (events: any[]) => events.at(-1)
+/** Every API with one system message and one question, how it counts, and which event of a stream has the counts. */
+const ways: [path: string, body: object, count: (body: any) => Counts, ending: (events: any[]) => any][] = [
+  ['/api/chat', { messages: chat, options }, native, inLast],
+  ['/api/generate', { system, prompt: CAPITAL_QUESTION.content, options }, native, inLast],
+  ['/ollama/api/chat', { messages: chat, options }, native, inLast],
+  [
+    '/v1/chat/completions',
+    { messages: chat, temperature: 0, stream_options: { include_usage: true } },
+    hosted,
+    events => events.findLast(event => event.usage)
+  ],
+  [
+    '/v1/responses',
+    { instructions: system, input: messages, ...options },
+    responses,
+    events => inLast(events).response
+  ],
+  [
+    '/v1/messages',
+    { system, messages, temperature: 0, max_tokens: 100 },
+    anthropic,
+    events => {
       const begun = events.find(event => event.type === 'message_start').message.usage
-      const ended = events.find(event => event.type === 'message_delta').usage
-      return anthropic({ usage: { ...begun, ...ended } })
+      return { usage: { ...begun, ...events.find(event => event.type === 'message_delta').usage } }
     }
-  }
+  ]
 ]
 
 async function readEvents(path: string, body: object): Promise<any[]> {
@@ -82,11 +64,11 @@ async function readEvents(path: string, body: object): Promise<any[]> {
 
 t.test('every API counts the same tokens, streamed and whole', async t => {
   const counted: Record<string, Counts> = {}
-  for (const { path, body, whole, streamed } of ways) {
+  for (const [path, body, count, ending] of ways) {
     const reply = await corral.json(path, { model: DEMO, stream: false, ...body })
     t.equal(reply.status, 200, `${path}: ${JSON.stringify(reply.body)}`)
-    counted[path] = whole(reply.body)
-    counted[`${path} streamed`] = streamed(await readEvents(path, body))
+    counted[path] = count(reply.body)
+    counted[`${path} streamed`] = count(ending(await readEvents(path, body)))
   }
   const expected = counted['/api/chat']!
   t.ok(expected.prompt > 20 && expected.completion === 9, JSON.stringify(expected))
@@ -94,7 +76,7 @@ t.test('every API counts the same tokens, streamed and whole', async t => {
 })
 
 t.test('tokens counted beforehand equal those of the answer', async t => {
-  const { body } = await corral.json('/v1/messages', { model: DEMO, ...ways.at(-1)!.body })
+  const { body } = await corral.json('/v1/messages', { model: DEMO, ...ways.at(-1)![1] })
   const expected = anthropic(body).prompt
   const counts = await corral.json('/v1/messages/count_tokens', { model: DEMO, system, messages })
   t.match(counts, { status: 200, body: { input_tokens: expected } })
