@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
+import { readCases } from '../support/fixture.ts'
 
 /** The bundle: it starts in half the time of the compiled files. Stack traces need `NODE_OPTIONS=--enable-source-maps`. */
 export const MAIN = join(packageRoot, 'dist', 'bundle', 'main.js')
@@ -57,11 +58,8 @@ export async function corral(args: string[], options: CommandOptions): Promise<E
   let stderr = ''
   let { interruptAt } = options
   if (options.closeStdout) child.stdout.destroy()
-  else {
-    child.stdout.setEncoding('utf8').on('data', text => {
-      stdout += text
-    })
-  }
+  if (options.closeStdout) child.stdout.destroy()
+  else child.stdout.setEncoding('utf8').on('data', text => (stdout += text))
   child.stderr.setEncoding('utf8').on('data', text => {
     stderr += text
     if (interruptAt === undefined || !stderr.includes(interruptAt)) return
@@ -74,6 +72,28 @@ export async function corral(args: string[], options: CommandOptions): Promise<E
   child.stdin.end(options.input ?? '')
   const [code, signal] = await once(child, 'close')
   return { code, signal, stdout, stderr }
+}
+
+/**
+ * Runs the commands of a table in `test/fixtures/commands.yaml` one after the other, and checks how they end.
+ * @param run runs the words of a command
+ * @param values what $names stand for
+ */
+export async function checkCommands(
+  t: Test,
+  table: string,
+  run: (words: string[]) => Promise<Ended>,
+  values: Record<string, string> = {}
+): Promise<void> {
+  const fill = (text: string) => text.replace(/\$(\w+)/g, (whole, name) => values[name] ?? whole)
+  const filled = (value: unknown) => (value instanceof RegExp ? new RegExp(fill(value.source), value.flags) : value)
+  for (const [command, expected, why] of readCases<[string, object, string?][]>('commands.yaml', table)) {
+    const words = fill(command)
+      .match(/'[^']*'|\S+/g)!
+      .map(word => word.replaceAll("'", ''))
+    const ends = Object.fromEntries(Object.entries(expected).map(([name, value]) => [name, filled(value)]))
+    t.match(await run(words), ends, why ?? command)
+  }
 }
 
 /** Writes a program for /bin/sh into a folder. @returns its path */

@@ -6,7 +6,7 @@ import { shippedText } from '../../command-line/shipped-text.ts'
 import { packageRoot, version } from '../../core/system/package-info.ts'
 import { DEMO } from '../support/corral.ts'
 import { sample } from '../support/thorough.ts'
-import { corral, newHome } from './command.ts'
+import { checkCommands, corral, newHome } from './command.ts'
 import { localModel } from './records.ts'
 import { scriptedServer } from './scripted-server.ts'
 
@@ -43,30 +43,12 @@ t.test('commands work without a running server', async t => {
   const listed = await corral(['list', '--json'], { home })
   t.equal(listed.code, 0, listed.stderr)
   t.match(JSON.parse(listed.stdout), { models: [{ name: DEMO, format: 'gguf' }] })
-  t.match(await corral(['show', DEMO], { home }), { code: 0, stdout: /context length/ })
-
-  t.match(await corral(['ps'], { home }), {
-    code: 3,
-    stdout: '',
-    stderr: /^error: No server is running for .*\. No models are loaded\..*corral serve/
-  })
   const ps = await corral(['ps', '--json'], { home })
   t.equal(ps.code, 3)
   t.same(JSON.parse(ps.stdout), { models: [], loading: [] })
-  t.match(await corral(['stop', DEMO], { home }), { code: 3, stderr: /No models are loaded/ })
   t.match(JSON.parse((await corral(['version', '--json'], { home })).stdout), { corral: version, server: null })
-
   copyFileSync(MODEL_FILE, join(home, 'mine.gguf'))
-  t.match(await corral(['import', 'mine.gguf', 'me/mine'], { home }), {
-    code: 0,
-    stdout: '',
-    stderr: /imported me\/mine/
-  })
-  t.match(await corral(['list'], { home }), { stdout: /me\/mine/ })
-  t.match(await corral(['rm', 'no/model', 'me/mine'], { home }), {
-    code: 4,
-    stderr: /deleted me\/mine.*error: .*no\/model/s
-  })
+  await checkCommands(t, 'without a server', words => corral(words, { home }))
   t.notMatch((await corral(['list'], { home })).stdout, 'me/mine', 'the others are still done')
 
   const [first, second] = await Promise.all([corral(['list', '--json'], { home }), corral(['show', DEMO], { home })])

@@ -1,6 +1,5 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { Ajv } from 'ajv'
 import type { Test } from 'tap'
@@ -23,6 +22,7 @@ import {
 } from '../plugins/running/hardware/support.ts'
 import { amd, machine, nvidia } from '../runtimes/llama-cpp/ranking/machines.ts'
 import { startCorral } from '../support/corral.ts'
+import { listen } from '../support/listen.ts'
 import { corral, newHome } from './command.ts'
 
 const isReport = new Ajv({ strict: false, allErrors: true }).compile(JSON.parse(JSON.stringify(DoctorReportSchema)))
@@ -212,10 +212,7 @@ t.test('doctor reports a server of another version or that cannot be reached', a
     if (url === '/api/health') response.end('{"status":"ok"}')
     else response.end('{"state":"ready","sources":[]}')
   })
-  await new Promise<void>(resolve => silent.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => silent.close())
-  silent.unref()
-  const { port } = silent.address() as AddressInfo
+  const port = await listen(t, silent)
   const home = offlineHome(t)
   const { stdout } = await corral(['doctor', '--json', '--no-build'], { home, env: { CORRAL_PORT: String(port) } })
   t.match(checked(t, stdout), { state: 'idle', ranking: Array, problems: [/has a different version/] })
@@ -245,38 +242,26 @@ t.test('findProblems selects the serious findings, and formatDoctor prints them'
   }
   const card = nvidia('NVIDIA L4', '8.9', '610.1', '13.4')
   const unloaded = { code: 'driver_not_loaded' as const, subject: 'amd:0', message: 'It sleeps.', advice: 'Wake it.' }
+  const idle = { ...build, warnings: ['NVIDIA L4 is idle.'] }
+  const old = machine([amd('AMD Instinct MI25', 'gfx900')], {
+    probes: [{ probe: 'vulkaninfo', outcome: 'ok', duration: 1 }]
+  })
+  const asleep = machine([amd('AMD Radeon', 'gfx1100', { usable: false })], { problems: [unloaded] })
+  const silent = machine([], { problems: [{ code: 'probe_failed', subject: 'x', message: 'no' }] })
   const cases: [what: string, report: DoctorReport, problems: RegExp[]][] = [
     ['nothing', report(machine([])), []],
     ['no GPU, running on the processor', report(machine([]), { chosen: build }), []],
     ['a GPU that is used', report(machine([card]), { chosen: { ...build, kind: 'cuda' } }), []],
-    [
-      'a silent fallback to the processor',
-      report(machine([card]), { chosen: build }),
-      [/on the processor although CUDA 13/]
-    ],
-    [
-      'a fallback that the smoke test explains',
-      report(machine([card]), { chosen: { ...build, warnings: ['NVIDIA L4 is idle.'] } }),
-      [/^NVIDIA L4 is idle\.$/]
-    ],
+    ['a silent fallback', report(machine([card]), { chosen: build }), [/on the processor although CUDA 13/]],
+    ['a fallback that the smoke test explains', report(machine([card]), { chosen: idle }), [/^NVIDIA L4 is idle\.$/]],
     ['no build', report(machine([]), { state: 'failed' }), [/No llama\.cpp build works on this machine\.$/]],
     [
       'a GPU that no build can use',
-      report(
-        machine([amd('AMD Instinct MI25', 'gfx900')], { probes: [{ probe: 'vulkaninfo', outcome: 'ok', duration: 1 }] })
-      ),
+      report(old),
       [/has a GPU \(AMD Instinct MI25\), but no llama\.cpp build can use it/]
     ],
-    [
-      'a driver that is not loaded',
-      report(machine([amd('AMD Radeon', 'gfx1100', { usable: false })], { problems: [unloaded] })),
-      [/It sleeps\. Wake it\./]
-    ],
-    [
-      'a probe that failed',
-      report(machine([], { problems: [{ code: 'probe_failed', subject: 'x', message: 'no' }] })),
-      []
-    ]
+    ['a driver that is not loaded', report(asleep), [/It sleeps\. Wake it\./]],
+    ['a probe that failed', report(silent), []]
   ]
   for (const [what, given, problems] of cases) {
     const found = findProblems(given)

@@ -4,7 +4,7 @@ import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { sample } from '../support/thorough.ts'
-import { corral, newHome } from './command.ts'
+import { checkCommands, corral, newHome } from './command.ts'
 
 // Permissions show which path a command uses: only the private socket makes it an admin, who may read logs.
 
@@ -23,12 +23,7 @@ t.test('commands use the private socket only for the server of their data direct
   t.match(named, { code: 1, stdout: '', stderr: refused }, 'a name may belong to another server')
 
   const other = newHome(t)
-  t.match(await corral(['logs', DEMO, '--port', port], { home: other }), { code: 1, stderr: refused })
-  t.match(await corral(['list', '--port', port], { home: other }), { code: 0, stdout: /tiny-chat/ })
-  t.match(await corral(['rm', 'no/model', '--port', port], { home: other }), { code: 4 })
-  t.match(await corral(['stop', DEMO, '--port', port], { home: other }), { code: 4 })
-  t.match(await corral(['pulls', '--port', port], { home: other }), { code: 0 })
-  t.match(await corral(['runtime', 'use', 'cpu', '--port', port], { home: other }), { code: 1, stderr: refused })
+  await checkCommands(t, 'by TCP without a key', words => corral(words, { home: other }), { port })
 
   rmSync(join(home, 'private', 'corral.sock'))
   t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'without its socket, the address is used')

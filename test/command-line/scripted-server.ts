@@ -1,7 +1,6 @@
-import { once } from 'node:events'
 import { createServer, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
+import { listen } from '../support/listen.ts'
 
 /** @param count number of requests to this route, including this one */
 export type Answer = (reply: ServerResponse, body: Record<string, unknown>, count: number) => void
@@ -35,14 +34,8 @@ export async function scriptedServer(t: Test, routes: Record<string, Answer>): P
     })
     answer(reply, body, bodies.length + 1)
   })
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
   return {
-    flags: ['--port', String((server.address() as AddressInfo).port)],
+    flags: ['--port', String(await listen(t, server))],
     bodies: route => asked.get(route) ?? [],
     left: () => left
   }

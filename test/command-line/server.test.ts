@@ -5,7 +5,7 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_ANSWER, DEMO, llamaServersBelow, startCorral, until } from '../support/corral.ts'
-import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
+import { checkCommands, commandEnvironment, corral, MAIN, newHome } from './command.ts'
 import { localModel } from './records.ts'
 import { type Answer, event, refuse, scriptedServer } from './scripted-server.ts'
 
@@ -23,22 +23,10 @@ t.test('commands find a running server and use its API key', async t => {
     code: 1,
     stderr: /requires an API key.*CORRAL_API_KEYS.*used TCP, since it is not known to be the server of/
   })
-  t.match(
-    await corral(['list'], { home, env }),
-    { code: 0, stdout: /corral\/tiny-chat/ },
-    'found by its data directory'
-  )
-  t.match((await corral(['ls'], { home, env })).stdout, /^NAME +ID +SIZE +FORMAT +MODIFIED\ncorral\/tiny-chat /)
   const shown = JSON.parse((await corral(['show', DEMO, '--json'], { home, env })).stdout)
   t.match(shown, { details: { name: DEMO }, model_info: {} })
-  t.match((await corral(['show', DEMO, '--template'], { home, env })).stdout, /messages/)
-  t.match(await corral(['show', 'no/model'], { home, env }), {
-    code: 4,
-    stdout: '',
-    stderr: /^error: .*no\/model.*corral list/
-  })
-  t.match(await corral(['import', 'none.gguf', 'me/none'], { home, env }), { code: 2, stderr: /none\.gguf/ })
-  t.match(await corral(['version', '--json'], { home, env }), { stdout: new RegExp(`"address": "${server.url}"`) })
+  const ask = (words: string[]) => corral(words, { home, env })
+  await checkCommands(t, 'with a key', ask, { url: server.url })
 
   const asked = await corral(['run', DEMO, CAPITAL, '--temperature', '0', '--verbose'], { home, env })
   t.match(asked, { code: 0, stdout: `${CAPITAL_ANSWER}\n`, stderr: /answer {3}\d+ tokens in .* tokens\/s/ })
@@ -52,26 +40,15 @@ t.test('commands find a running server and use its API key', async t => {
   t.same(readdirSync(other), [], 'a client needs no data directory')
   const short = await corral(['run', DEMO, CAPITAL, '--temperature', '0', '--max-tokens', '2'], { home, env })
   t.ok(short.stdout.length < CAPITAL_ANSWER.length && CAPITAL_ANSWER.startsWith(short.stdout.trim()), short.stdout)
-  t.match(await corral(['run', 'no/model', 'hi'], { home, env }), { code: 4, stdout: '', stderr: /corral list/ })
   t.match(await corral(['run', DEMO], { home, env, input: 'word '.repeat(40_000) }), { code: 1, stderr: /context/ })
 
-  t.match(await corral(['ps'], { home, env }), { code: 0, stdout: /corral\/tiny-chat .*100% CPU +4096 +\d+% +in \d/ })
-  t.match(JSON.parse((await corral(['ps', '--json'], { home, env })).stdout), { models: [{ name: DEMO }], loading: [] })
-  t.match(await corral(['stop', DEMO], { home, env }), { code: 0, stderr: /stopped/ })
-  t.match(await corral(['stop', DEMO], { home, env }), { code: 4, stderr: /^error: / })
+  await checkCommands(t, 'with a loaded model', ask, { url: server.url })
   const doctor = JSON.parse((await corral(['doctor', '--json'], { home, env })).stdout)
   t.match(doctor.data.holder, { pid: server.process.pid, address: server.url })
 
-  t.match(await corral(['list', '--port', '1'], { home, env }), {
-    code: 3,
-    stdout: '',
-    stderr: new RegExp(`No server is running at http://127\\.0\\.0\\.1:1\\. The server of .* is at ${server.url}`)
-  })
   t.match(await corral(['serve'], { home }), { code: 1, stderr: new RegExp(`process ${server.process.pid}`) })
-  t.match(await corral(['serve', '--port', port], { home: other }), {
-    code: 1,
-    stderr: /used by another program.*--port/
-  })
+  const taken = await corral(['serve', '--port', port], { home: other })
+  t.match(taken, { code: 1, stderr: /used by another program.*--port/ })
   t.equal(await server.end('SIGINT'), 0, 'Ctrl-C stops a server properly')
 })
 

@@ -1,7 +1,7 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { corral as command } from '../command-line/command.ts'
+import { checkCommands, corral as command } from '../command-line/command.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 import { readCases } from '../support/fixture.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
@@ -104,18 +104,7 @@ t.test('an unknown model answers 404 with similar names and what to do next', as
 })
 
 t.test('the command line accepts short names and aliases', async t => {
-  const run = (...args: string[]) => command(args, { home: corral.home })
-  t.match(await run('show', 'tiny-chat'), { code: 0, stdout: /^corral\/tiny-chat\n/ })
-  t.match(await run('run', 'gpt-4o', 'What is the capital of France?', '--temperature', '0'), {
-    code: 0,
-    stdout: /Paris/
-  })
-  t.match(await run('logs', 'tiny-chat', '-n', '1'), { code: 0 })
-  t.match(await run('stop', 'tiny-chat'), { code: 0, stderr: /stopped tiny-chat/ })
-  t.match(await run('show', 'tiny-cat'), { code: 4, stderr: /Did you mean "corral\/tiny-chat"\?/ })
-  t.match(await run('show', 'tiny chat'), { code: 2, stderr: /is not a model name/ })
-  t.match(await run('pull', 'llama3.2'), { code: 4, stderr: /corral search llama3\.2/ })
-  t.match(await run('pull', 'x/y', '--as', 'mine'), { code: 2, stderr: /the owner is missing/ })
+  await checkCommands(t, 'short names', words => command(words, { home: corral.home }))
 })
 
 t.test('ambiguous names are refused, and deletions need the whole name', async t => {

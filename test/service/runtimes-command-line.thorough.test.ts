@@ -4,7 +4,7 @@ import { readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
-import { corral as command, commandEnvironment, MAIN } from '../command-line/command.ts'
+import { checkCommands, corral as command, commandEnvironment, MAIN } from '../command-line/command.ts'
 import { newFolder, until } from '../support/corral.ts'
 import { archiveName, engineArchive, releaseFiles } from '../support/release-archives.ts'
 import { type ReleaseEmulator, sha256, startReleaseServer } from '../support/release-server.ts'
@@ -26,17 +26,15 @@ t.test('corral runtime works without a server', async t => {
   writeFileSync(join(home, 'config.yaml'), `runtimes:\n${threads}${releaseOnly(server)}`)
   const options = { home, env: { CORRAL_LLAMA_CPP: '' } }
   const run = (...args: string[]) => command(['runtime', ...args], options)
+  const check = (table: string, values = {}) => checkCommands(t, table, words => run(...words), values)
   const runtimes = join(home, 'runtimes')
   const list = async () =>
     JSON.parse((await run('list', '--json')).stdout).map(({ build }: InstalledBuild) => build.source)
   const builds = () => readdirSync(runtimes).filter(name => /^(release|archive)-.*\.build\.json$/.test(name))
 
   writeFileSync(join(home, archiveName('b50')), good)
-  const offline = await run('install', archiveName('b50'))
-  t.match(offline, { code: 0, stderr: new RegExp(`installed archive-b50-cpu-.*sha256 ${sha256(good)}`) })
+  await check('builds', { archive: archiveName('b50'), digest: sha256(good) })
   t.equal(server.requests.filter(({ host }) => host === 'storage').length, 0)
-  t.match(await run('install', 'cpu', '--version', 'b1'), { code: 4, stderr: /has no release "b1"/ })
-  t.match(await run('install', 'cpu', '--sha256', 'x'), { code: 2, stderr: /--sha256 is for archives/ })
 
   const killed = spawn(process.execPath, [MAIN, 'runtime', 'install', 'cpu'], {
     cwd: home,
@@ -55,16 +53,7 @@ t.test('corral runtime works without a server', async t => {
   const unfinished = readdirSync(runtimes).filter(name => name.startsWith('unfinished-'))
   t.same(unfinished, [], 'leftovers of the kill are removed')
 
-  t.match(await run('remove', '--unused'), { code: 1, stderr: /Only a running server knows/ })
-  t.match(await run('use', 'release-b100-cpu'), { code: 0, stderr: /New engines use release-b100-cpu/ })
-  const { stdout } = await run('list')
-  t.match(stdout, /^BUILD +KIND +VERSION +STATE/)
-  t.match(stdout, /release-b100-cpu +cpu .* selected/)
-  const refused = await run('remove', 'release-b100-cpu', 'release-b9-cpu')
-  t.match(refused, { code: 1, stderr: /Choose another build first[\s\S]*No llama.cpp build "release-b9-cpu"/ })
-  t.match(await run('remove', '--unused', 'release-b100-cpu'), { code: 2, stderr: /or --unused/ })
-  t.match(await run('remove', '--unused'), { code: 0, stderr: /^removed archive-b50-cpu-\S+ \([\d.]+ MB\)\n$/ })
-  t.match(await run('upgrade'), { code: 0, stderr: /release-b100-cpu is already the newest release/ })
+  await check('selected builds')
   t.same(builds(), ['release-b100-cpu.build.json'])
 })
 

@@ -6,7 +6,7 @@ import { readCases, readFixture } from '../support/fixture.ts'
 const corral = await startCorral(t)
 const ajv = new Ajv2020({ strict: false, validateFormats: false })
 const { schemas, invalid_formats } = readFixture<{ schemas: Record<string, object>; invalid_formats: unknown[] }>(
-  'service-cases.yaml'
+  'answer-schemas.yaml'
 )
 
 const word = { type: 'string', maxLength: 12 }
