@@ -5,13 +5,20 @@ import { DEMO, startCorral } from '../support/corral.ts'
 import { chatServer, DONE, openChat, say } from './chat-server.ts'
 import { corral, newHome } from './command.ts'
 import { event } from './scripted-server.ts'
-import { CTRL_C, ENTER, onTerminal } from './terminal.ts'
+import { tables } from './tables.ts'
+import { CTRL_C, ENTER, onTerminal, type Terminal } from './terminal.ts'
 
 const UP = '\x1b[A'
 const TAB = '\t'
 /** The empty prompt. */
 const PROMPT = '>>> \\x1b\\[5G$'
 const shown = (before: string) => new RegExp(`${before}${PROMPT}`, 's')
+/** Types the lines of a conversation in the tables, and waits for what each shows. */
+async function types(terminal: Terminal, conversation: string): Promise<void> {
+  for (const [typed, seen] of tables[`chat, ${conversation}`]!) {
+    await terminal.press(`${typed}${ENTER}`, shown(`${seen}.*`))
+  }
+}
 const answering = (reply: { end(text: string): unknown }, count: number) => reply.end(say(`answer ${count}`) + DONE)
 
 t.test('run sends each prompt to a base model separately and explains it', async t => {
@@ -38,22 +45,7 @@ t.test('run sends each prompt to a base model separately and explains it', async
 t.test('run never sends settings or mistyped commands to the model', async t => {
   const server = await chatServer(t, answering)
   const terminal = await openChat(t, server, { columns: 40 })
-  for (const [typed, seen] of [
-    ['/set system hello', /system is hello/],
-    ['/set temperature 0.25', /temperature is 0\.25/],
-    ['/set temprature 1', /Did\s+you\s+mean\s+temperature\?/],
-    ['/set top_p 7', /top_p must be a number from 0 to\s+1; got 7/],
-    ['/sett system x', /no command \/sett\. Did\s+you\s+mean\s+\/set\?/],
-    ['/show modle', /Did\s+you\s+mean\s+model\?/],
-    ['/clear all', /takes no arguments/],
-    ['/set', /temperature\s.*num_ctx.*default/s],
-    ['/set think', /think must be on or off; it is not\s+set/],
-    ['/show', /model\s+me\/model.*system\s+hello.*temperature\s+0\.25/s],
-    ['/show model', /architecture +llama/],
-    ['/set think on', /think is on/]
-  ] as const) {
-    await terminal.press(`${typed}${ENTER}`, shown(`${seen.source}.*`))
-  }
+  await types(terminal, 'settings')
   await terminal.press(`/etc/hosts is what?${ENTER}`, shown('answer 1.*'))
   t.match(server.chats, [
     {
@@ -72,37 +64,17 @@ t.test('run saves, loads, regenerates and moves conversations to another model',
   const server = await chatServer(t, answering)
   const home = newHome(t)
   const terminal = await openChat(t, server, { args: ['--seed', '7'], home })
-  const does = async (typed: string, seen: RegExp) => {
-    await terminal.press(`${typed}${ENTER}`, shown(`${seen.source}.*`))
-  }
-  await does('/save empty', /nothing to save yet/)
-  await does('one', /answer 1/)
-  await does('/regenerate', /answer 2/)
-  await does('/regenerate 42', /answer 3/)
+  await types(terminal, 'saving')
   const [first, second, third] = server.chats
   t.same([first!.messages.length, second!.messages.length, third!.messages.length], [1, 1, 1])
   t.equal(first!.options.seed, 7)
   t.not(second!.options.seed, 7, 'the same seed would give the same answer')
   t.equal(third!.options.seed, 42)
-  await does('/save mine', /\(2 messages\) is saved/)
-  await does('/clear', /was cleared/)
-  await does('two', /answer 4/)
   t.equal(server.chats[3]!.options.seed, 7, 'the seed applies to one answer')
-  await does('/save mine', /conversation named mine already.*\/save mine!/)
-  await does('/load', /mine +2 messages, me\/model/)
-  await does('/load mien', /Did you mean mine\?/)
-  await does('/load mine', /Loaded mine: 2 messages, me\/model.*>>> one.*answer 3/)
-  await does('/model me/absent', /There is no model "me\/absent"/)
-  await does('/model', /\* me\/model.*me\/seeing/)
-  await does('/model me/seeing', /Now chatting with me\/seeing/)
-  await does('three', /answer 5/)
   t.match(server.chats[4], {
     model: 'me/seeing',
     messages: [{ content: 'one' }, { content: 'answer 3' }, { content: 'three' }]
   })
-  await does('/save', /\(4 messages\) is saved/)
-  await does('two', /answer 6/)
-  await does('/save mine!', /\(6 messages\) is saved/)
   t.equal(statSync(join(home, 'chats', 'mine.json')).mode & 0o777, 0o600)
   await terminal.press(`/bye${ENTER}`)
   t.equal(await terminal.ended(), 0)
@@ -114,20 +86,12 @@ t.test('run attaches images by command and by path for models with vision', asyn
   const png = Buffer.from('\x89PNG\r\n\x1a\n', 'latin1')
   writeFileSync(join(home, 'cat.png'), png)
   const terminal = await openChat(t, server, { home, columns: 120 })
-  const does = async (typed: string, seen: RegExp) => {
-    await terminal.press(`${typed}${ENTER}`, shown(`${seen.source}.*`))
-  }
-  await does('/image cat.png', /me\/model cannot see images/)
-  await does('./cat.png', /me\/model cannot see images/)
+  await types(terminal, 'no images')
   t.same(server.chats, [])
-  await does('rename ./cat.png', /only the path is sent.*answer 1/)
-  t.same(server.chats[0]!.messages, [{ role: 'user', content: 'rename ./cat.png' }])
-  await does('/model me/seeing', /Now chatting with/)
-  await does('/image none.png', /does not exist/)
+  await types(terminal, 'one image')
   await terminal.press(`/image ca${TAB}`, /ca.*t\.png/)
-  await does('', /will be sent with the next message/)
-  await does('What is this?', /answer 2/)
-  await does('And ./cat.png here?', /Attached: .*answer 3/)
+  await types(terminal, 'two images')
+  t.same(server.chats[0]!.messages, [{ role: 'user', content: 'rename ./cat.png' }])
   const image = png.toString('base64')
   t.match(server.chats[2]!.messages.slice(2), [
     { content: 'What is this?', images: [image] },

@@ -32,18 +32,7 @@ import { type Answer, refuse, scriptedServer } from './scripted-server.ts'
 import { fixture, tables } from './tables.ts'
 import { ENTER, onTerminal } from './terminal.ts'
 
-const FACTS: LaunchFacts = {
-  url: 'http://127.0.0.1:11435',
-  key: 'sesame',
-  model: 'me/coder',
-  context: 131_072,
-  answer: 32_000,
-  images: true,
-  thinking: true,
-  catalog: [{ slug: 'me/coder' }],
-  folder: '/corral/launch/agent',
-  home: '/home/me'
-}
+const FACTS = tables.launchFacts as unknown as LaunchFacts
 const LINUX = { env: {}, platform: 'linux' as const, read: () => undefined }
 
 t.test('each agent gets its variables, arguments and files', async t => {

@@ -3,7 +3,7 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
+import { CAPITAL_ANSWER, type Corral, capital, DEMO, startCorral } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { noSmallDisk, smallDisk } from '../support/small-disk.ts'
 
@@ -59,7 +59,7 @@ async function serverOn(t: Test, place: 'home' | 'models') {
 }
 
 async function answer(corral: Corral): Promise<string | undefined> {
-  const question = { model: DEMO, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
+  const question = capital()
   return (await corral.json('/api/chat', question)).body.message?.content
 }
 

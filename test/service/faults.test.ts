@@ -6,8 +6,9 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { MAIN } from '../command-line/command.ts'
 import {
   alive,
+  begin,
   CAPITAL_ANSWER,
-  CAPITAL_QUESTION,
+  capital,
   DEMO,
   endless,
   endlessHosted,
@@ -18,7 +19,7 @@ import {
 } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 
-const ask = { model: DEMO, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
+const ask = capital()
 
 const folder = newFolder(t)
 const build = join(folder, 'build')
@@ -35,13 +36,10 @@ t.test('a stream ends with an error event after kill -9 of its engine, and the n
     ['/api/chat', endless(DEMO)],
     ['/v1/chat/completions', endlessHosted(DEMO)]
   ] as const) {
-    const response = await corral.send(path, body)
-    const reader = response.body!.getReader()
-    const decoder = new TextDecoder()
-    let text = decoder.decode((await reader.read()).value)
+    const stream = await begin(corral, path, body)
     const [pid] = corral.enginePids()
     process.kill(pid!, 'SIGKILL')
-    for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
+    const text = await stream.rest()
     t.notMatch(text, /\[DONE\]/)
     if (path === '/api/chat')
       t.match(lastEvent(text), { done: true, done_reason: 'error', code: 'engine_crashed', errorCode: 500 })
@@ -135,8 +133,7 @@ t.test('a deleted llama.cpp build is reported as runtime_missing, and found agai
   t.equal((await corral.json('/api/chat', ask)).body.message?.content, CAPITAL_ANSWER)
 })
 t.test('no llama-server outlives a gateway that is killed with SIGKILL, and the next start is clean', async t => {
-  const response = await corral.send('/api/chat', endless(DEMO))
-  await response.body!.getReader().read()
+  await begin(corral, '/api/chat', endless(DEMO))
   await corral.json('/v1/embeddings', { model: DEMO, input: 'Hello' })
   const models = (await corral.json('/api/tags')).body.models.length
   const engines = corral.enginePids()
@@ -151,14 +148,10 @@ t.test('no llama-server outlives a gateway that is killed with SIGKILL, and the 
 })
 
 t.test('SIGTERM under load finishes short answers, ends long ones with shutting_down, and exits with 0', async t => {
-  const long = await corral.send('/api/chat', endless(DEMO))
-  const reader = long.body!.getReader()
-  const decoder = new TextDecoder()
-  let text = decoder.decode((await reader.read()).value)
+  const long = await begin(corral, '/api/chat', endless(DEMO))
   const [pid] = corral.enginePids()
   const ended = corral.end('SIGTERM')
-  for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
-  t.match(lastEvent(text), { code: 'shutting_down', errorCode: 503 })
+  t.match(lastEvent(await long.rest()), { code: 'shutting_down', errorCode: 503 })
   t.equal(await ended, 0)
   t.notOk(alive(pid!))
 })

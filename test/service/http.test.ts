@@ -1,27 +1,14 @@
 import { connect, type Socket } from 'node:net'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
-import {
-  activeRequests,
-  CAPITAL_ANSWER,
-  CAPITAL_QUESTION,
-  DEMO,
-  endless,
-  startCorral,
-  until
-} from '../support/corral.ts'
+import { activeRequests, CAPITAL_ANSWER, capital, DEMO, endless, startCorral, until } from '../support/corral.ts'
 
 // HTTP features that the usual clients do not use.
 
 const corral = await startCorral(t, {
   config: 'body_limit: 1MiB\nmodels:\n  corral/tiny-chat:\n    options:\n      num_parallel: 1\n'
 })
-const question = JSON.stringify({
-  model: DEMO,
-  messages: [CAPITAL_QUESTION],
-  stream: false,
-  options: { temperature: 0 }
-})
+const question = JSON.stringify(capital())
 
 /** Sends text over a new connection. @returns the connection, and all that was received when the server ended it */
 function raw(text: string, url = corral.url): { socket: Socket; reply: Promise<string> } {

@@ -5,9 +5,10 @@ import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { MAIN } from '../command-line/command.ts'
 import {
+  begin,
   CAPITAL_ANSWER,
-  CAPITAL_QUESTION,
   type Corral,
+  capital,
   DEMO,
   endless,
   lastEvent,
@@ -21,13 +22,6 @@ import { faultyBuild } from '../support/faulty-build.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 
 const TINY = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-
-const ask = (model: string, options: object = {}) => ({
-  model,
-  messages: [CAPITAL_QUESTION],
-  options: { temperature: 0, ...options },
-  stream: false
-})
 
 const folder = newFolder(t)
 const temporary = newFolder(t)
@@ -50,8 +44,8 @@ async function fails(
   expected: { status: number; code: string; cause: string; advice: RegExp },
   options: object = {}
 ): Promise<void> {
-  const native = await corral.json('/api/chat', ask(model, options))
-  const hosted = await corral.json('/v1/chat/completions', ask(model, options))
+  const native = await corral.json('/api/chat', capital(model, options))
+  const hosted = await corral.json('/v1/chat/completions', capital(model, options))
   for (const [surface, { status, body }] of Object.entries({ native, hosted })) {
     const error = surface === 'native' ? body : body.error
     const message = surface === 'native' ? body.error : body.error.message
@@ -71,7 +65,7 @@ async function fails(
 /** Repeated failures delay the next load. */
 async function loadsAgain(t: Test, corral: Corral, model: string, options: object = {}): Promise<void> {
   const reply = await until(`${model} loads again`, async () => {
-    const { status, body } = await corral.json('/api/chat', ask(model, options))
+    const { status, body } = await corral.json('/api/chat', capital(model, options))
     return status === 200 ? body : undefined
   })
   t.equal(reply.message.content, CAPITAL_ANSWER, `${model} answers once the fault is fixed`)
@@ -87,7 +81,7 @@ t.test('a damaged, missing or mismatched model file is reported with its cause',
   writeFileSync(cut, good.subarray(0, 1_000_000))
   await corral.json('/api/stop', { model: 'test/cut' })
   await until('its failure is reported', async () => {
-    const { body } = await corral.json('/api/chat', ask('test/cut'))
+    const { body } = await corral.json('/api/chat', capital('test/cut'))
     return body.cause === 'file_damaged'
   })
   writeFileSync(cut, good)
@@ -134,7 +128,7 @@ t.test('a damaged, missing or mismatched model file is reported with its cause',
   await fails(t, corral, 'test/seeing', { ...load_failed, cause: 'projector_mismatch', advice: /belongs to the model/ })
   rmSync(join(withEyes, projector))
   await until('its failure is reported', async () => {
-    const { body } = await corral.json('/api/chat', ask('test/seeing'))
+    const { body } = await corral.json('/api/chat', capital('test/seeing'))
     return body.cause === 'projector_missing' && /without the projector, for text alone/.test(body.error)
   })
 })
@@ -171,7 +165,7 @@ t.test('an engine that is killed, out of memory or misses a library is reported 
 
   // Only once: the retry succeeds and the client does not notice.
   build.before(`[ -e ${mark} ] || { : >${mark}; kill -9 $$; }`)
-  t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER)
+  t.equal((await corral.json('/api/chat', capital(DEMO))).body.message?.content, CAPITAL_ANSWER)
   t.match(corral.log(), /the load failed and is tried once more/)
   const { body: log } = await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })
   t.equal(log.engines.length, 2)
@@ -191,7 +185,7 @@ t.test('an engine that is killed, out of memory or misses a library is reported 
   await fails(t, corral, DEMO, killed)
   build.before('kill -TERM $$')
   await until('its failure is reported', async () => {
-    const { body } = await corral.json('/api/chat', ask(DEMO))
+    const { body } = await corral.json('/api/chat', capital(DEMO))
     return body.cause === 'terminated' && /SIGTERM/.test(body.error)
   })
   build.mend()
@@ -208,7 +202,7 @@ t.test('an engine that is killed, out of memory or misses a library is reported 
 
   // A missing library: the program is started without the libraries beside it.
   build.before(`exec "${build.bare}" "$@"`)
-  const missing = await corral.json('/api/chat', ask(DEMO))
+  const missing = await corral.json('/api/chat', capital(DEMO))
   t.match(missing, { status: 503, body: { code: 'runtime_missing' } })
   t.match((await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[0].failure, {
     cause: 'library_missing',
@@ -254,14 +248,14 @@ t.test('an engine starts when its socket path is taken or the temporary folder i
   await corral.json('/api/stop', { model: DEMO })
   // A file at the socket's path.
   build.before('for word in "$@"; do case "$word" in *.sock) : >"$word";; esac; done')
-  t.equal((await corral.json('/api/chat', ask(DEMO))).body.message?.content, CAPITAL_ANSWER, 'it listens elsewhere')
+  t.equal((await corral.json('/api/chat', capital(DEMO))).body.message?.content, CAPITAL_ANSWER, 'it listens elsewhere')
   t.match((await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[1].failure, {
     cause: 'cannot_listen'
   })
   build.mend()
   await corral.json('/api/stop', { model: DEMO })
   rmSync(temporary, { recursive: true })
-  const { status, body } = await corral.json('/api/chat', ask(DEMO))
+  const { status, body } = await corral.json('/api/chat', capital(DEMO))
   t.same([status, body.code, body.cause], [500, 'load_failed', 'cannot_listen'])
   t.match(body.error, /ENOENT.*TMPDIR/)
   mkdirSync(temporary)
@@ -270,23 +264,23 @@ t.test('an engine starts when its socket path is taken or the temporary folder i
 
 t.test('a hung engine is killed, requests without output are retried, and streams get an error event', async t => {
   const corral = await startCorral(t, { runtimes: '  hang_timeout: 2s' })
-  t.equal((await corral.json('/api/chat', ask(DEMO))).status, 200)
+  t.equal((await corral.json('/api/chat', capital(DEMO))).status, 200)
   const [pid] = corral.enginePids()
   process.kill(pid!, 'SIGSTOP')
-  const { status, body } = await corral.json('/api/chat', ask(DEMO))
+  const { status, body } = await corral.json('/api/chat', capital(DEMO))
   t.same([status, body.message?.content], [200, CAPITAL_ANSWER])
   t.not(corral.enginePids()[0], pid)
 
-  const stream = await corral.send('/api/chat', endless(DEMO))
-  const reader = stream.body!.getReader()
-  const decoder = new TextDecoder()
-  let text = decoder.decode((await reader.read()).value)
+  const stream = await begin(corral, '/api/chat', endless(DEMO))
   process.kill(corral.enginePids()[0]!, 'SIGSTOP')
-  for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value)
-  t.match(lastEvent(text), { code: 'engine_crashed', cause: 'hung', error: /hung.*Send the request again/ })
+  t.match(lastEvent(await stream.rest()), {
+    code: 'engine_crashed',
+    cause: 'hung',
+    error: /hung.*Send the request again/
+  })
   const { body: log } = await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })
   t.match(log.engines[0], { exit: { signal: 'SIGKILL' }, failure: { code: 'engine_crashed', cause: 'hung' } })
-  t.equal((await corral.json('/api/chat', ask(DEMO))).body.message.content, CAPITAL_ANSWER)
+  t.equal((await corral.json('/api/chat', capital(DEMO))).body.message.content, CAPITAL_ANSWER)
 })
 
 t.test('deleting a model removes its logs', async t => {
@@ -294,7 +288,7 @@ t.test('deleting a model removes its logs', async t => {
   for (let round = 0; round < 2; round++) {
     t.match(await corral.json('/api/import', { model, path: TINY }), { status: 200 })
     t.same((await corral.json(`/api/logs/${model}`, undefined, { local: true })).body.engines, [])
-    t.equal((await corral.json('/api/chat', ask(model))).status, 200)
+    t.equal((await corral.json('/api/chat', capital(model))).status, 200)
     t.equal((await corral.json(`/api/logs/${model}`, undefined, { local: true })).body.engines.length, 1)
     t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 200)
   }
@@ -304,7 +298,7 @@ t.test('the logs of a model are listed and read', async t => {
   const model = 'test/logs'
   await importModel(corral, model, TINY)
   t.same((await corral.json(`/api/logs/${model}`, undefined, { local: true })).body, { model, engines: [] })
-  await corral.json('/api/chat', ask(model))
+  await corral.json('/api/chat', capital(model))
   const { body } = await corral.json(`/api/logs/${encodeURIComponent(model)}`, undefined, { local: true })
   t.equal(body.engines.length, 1)
   const [engine] = body.engines
@@ -342,7 +336,7 @@ t.test('the logs of a model are listed and read', async t => {
   const following = await corral.send(`/api/logs/${model}?follow=1&lines=1`, undefined, { local: true })
   t.match(following.headers.get('content-type'), 'text/event-stream')
   await corral.json('/api/stop', { model })
-  await corral.json('/api/chat', ask(model))
+  await corral.json('/api/chat', capital(model))
   const decoder = new TextDecoder()
   let text = ''
   for await (const part of following.body!) {

@@ -7,8 +7,8 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { freePort } from '../../scripts/free-port.ts'
 import {
   CAPITAL_ANSWER,
-  CAPITAL_QUESTION,
   type Corral,
+  capital,
   DEMO,
   endless,
   newFolder,
@@ -69,7 +69,7 @@ async function behind(t: Test, corral: Corral, url: string): Promise<void> {
   const claimed = { 'x-forwarded-for': '127.0.0.1', 'x-real-ip': '127.0.0.1', forwarded: 'for=127.0.0.1' }
   t.equal((await ask('/api/tags', undefined, { headers: { ...claimed, authorization: '' } })).status, 401)
 
-  const question = { model: DEMO, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
+  const question = capital()
   const large = { ...question, padding: 'x'.repeat(20_000_000) }
   const whole = (await (await ask('/api/chat', large)).json()) as any
   t.equal(whole.message?.content, CAPITAL_ANSWER, 'a body of 20 MB')

@@ -1,12 +1,13 @@
-import { copyFileSync } from 'node:fs'
+import { copyFileSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import {
   alive,
+  begin,
   CAPITAL_ANSWER,
   CAPITAL_QUESTION,
-  type Corral,
+  capital,
   DEMO,
   endless,
   endlessHosted,
@@ -31,34 +32,16 @@ async function freshModel(): Promise<string> {
   return model
 }
 
-/** Starts a stream and waits for its first bytes. */
-async function begin(server: Corral, path: string, body: unknown) {
-  const response = await server.send(path, body)
-  if (response.status !== 200) throw new Error(await response.text())
-  const reader = response.body!.getReader()
-  const decoder = new TextDecoder()
-  let text = decoder.decode((await reader.read()).value)
-  return {
-    async rest(): Promise<string> {
-      for (;;) {
-        const { done, value } = await reader.read()
-        if (done) return text
-        text += decoder.decode(value, { stream: true })
-      }
-    },
-    leave: () => reader.cancel()
-  }
-}
+const listed = async () => (await corral.json('/api/ps')).body
+/** The entry of a loaded model. */
+const entryOf = async (model: string) => (await listed()).models.find((entry: any) => entry.model === model)
 
 /** Loads a model. Resolves with the future reply when the server lists the model as loading or loaded. */
 async function loading(t: Test, model: string): Promise<Promise<any>> {
   const asked = corral.json('/api/load', { model })
   await until('it loads', async () => {
-    const { body } = await corral.json('/api/ps')
-    return (
-      body.loading.some((entry: any) => entry.model === model) ||
-      body.models.some((entry: any) => entry.model === model)
-    )
+    const { loading, models } = await listed()
+    return [...loading, ...models].some(entry => entry.model === model)
   })
   t.teardown(() => asked)
   return asked
@@ -85,9 +68,7 @@ t.test('stop ends running streams with model_stopped on both APIs', async t => {
 t.test('stop before the first output answers 503', async t => {
   const model = await freshModel()
   const waiting = corral.json('/api/chat', { ...endless(model), stream: false })
-  await until('it runs', async () =>
-    (await corral.json('/api/ps')).body.models.some((entry: any) => entry.running === 1)
-  )
+  await until('it runs', async () => (await listed()).models.some((entry: any) => entry.running === 1))
   await corral.json('/api/stop', { model })
   t.match(await waiting, { status: 503, body: { code: 'model_stopped' } })
 })
@@ -109,7 +90,7 @@ t.test('delete ends running answers with model_deleted and refuses new requests 
 
 t.test('stop and delete end a load on both APIs', async t => {
   const isLoading = (model: string) => async () =>
-    (await corral.json('/api/ps')).body.loading.some((entry: any) => entry.model === model && entry.state === 'loading')
+    (await listed()).loading.some((entry: any) => entry.model === model && entry.state === 'loading')
   for (const path of ['/api/chat', '/v1/chat/completions']) {
     const model = await freshModel()
     const wait = () => corral.json(path, { model, messages: [CAPITAL_QUESTION], options: NEVER_READY, stream: false })
@@ -119,13 +100,13 @@ t.test('stop and delete end a load on both APIs', async t => {
     await until('it loads', isLoading(model))
     t.match(await corral.json('/api/stop', { model }), { status: 200, body: { status: 'stopped' } })
     t.same(getCode(await stopped), [503, 'model_stopped'])
-    t.notOk((await corral.json('/api/ps')).body.loading.length, 'nothing is loading any more')
+    t.notOk((await listed()).loading.length, 'nothing is loading any more')
 
     const removed = wait()
     await until('it loads', isLoading(model))
     t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 200)
     t.same(getCode(await removed), [404, 'model_not_found'])
-    t.notOk((await corral.json('/api/ps')).body.loading.length, 'nothing is loading any more')
+    t.notOk((await listed()).loading.length, 'nothing is loading any more')
   }
 })
 
@@ -148,40 +129,26 @@ t.test('importing a new revision keeps the running engine, and the next load use
   const stream = await begin(corral, '/api/chat', endless(model))
   const before = (await corral.json('/api/show', { model })).body.details.digest
   const other = join(corral.home, 'other.gguf')
-  const { writeFileSync, readFileSync } = await import('node:fs')
   const bytes = readFileSync(GGUF)
   // Another weight: the answers are the same, the file is not.
   bytes[bytes.length - 3] = bytes[bytes.length - 3]! ^ 1
   writeFileSync(other, bytes)
   t.match(await corral.json('/api/import', { model, path: other }), { status: 200 })
   t.not((await corral.json('/api/show', { model })).body.details.digest, before)
-  t.equal((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).digest, before)
+  t.equal((await entryOf(model)).digest, before)
   await stream.leave()
-  await until('the slot is free', async () =>
-    (await corral.json('/api/ps')).body.models.every((entry: any) => entry.running === 0)
-  )
+  await until('the slot is free', async () => (await listed()).models.every((entry: any) => entry.running === 0))
   await corral.json('/api/stop', { model })
-  const { body } = await corral.json('/api/chat', {
-    model,
-    messages: [CAPITAL_QUESTION],
-    options: { temperature: 0 },
-    stream: false
-  })
+  const { body } = await corral.json('/api/chat', capital(model))
   t.equal(body.message.content, CAPITAL_ANSWER)
-  t.not((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).digest, before)
+  t.not((await entryOf(model)).digest, before)
 })
 
 t.test('a request with other load options drains and reloads without losing a request', async t => {
   const model = await freshModel()
-  const ask = (options: object) =>
-    corral.json('/api/chat', {
-      model,
-      messages: [CAPITAL_QUESTION],
-      stream: false,
-      options: { temperature: 0, ...options }
-    })
+  const ask = (options: object) => corral.json('/api/chat', capital(model, options))
   await ask({ num_ctx: 512 })
-  t.equal((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).options.num_ctx, 512)
+  t.equal((await entryOf(model)).options.num_ctx, 512)
   const running = corral.events('/api/chat', {
     model,
     messages: [{ content: 'Tell me a story about a fox.' }],
@@ -196,7 +163,7 @@ t.test('a request with other load options drains and reloads without losing a re
   for (const { status, body } of answers)
     t.equal(body.message?.content, CAPITAL_ANSWER, `${status} ${body.error ?? ''}`)
   t.ok(joined(await running).length > 100, 'the story is complete')
-  t.match((await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).options, {
+  t.match((await entryOf(model)).options, {
     num_ctx: 1024,
     cache_type_k: 'q8_0'
   })
@@ -204,19 +171,12 @@ t.test('a request with other load options drains and reloads without losing a re
 
 t.test('a failed reload restores the old engine and fails only the request that caused it', async t => {
   const model = await freshModel()
-  const ask = (options: object = {}) =>
-    corral.json('/api/chat', {
-      model,
-      messages: [CAPITAL_QUESTION],
-      stream: false,
-      options: { temperature: 0, ...options }
-    })
+  const ask = (options: object = {}) => corral.json('/api/chat', capital(model, options))
   await ask()
   const [failed, fine] = await Promise.all([ask(FAILS_TO_LOAD), ask()])
   t.match(failed, { status: 500, body: { code: 'load_failed', cause: 'context_failed', error: /as scripted/ } })
   t.equal(fine.body.message?.content, CAPITAL_ANSWER)
-  const [running] = (await corral.json('/api/ps')).body.models.filter((entry: any) => entry.model === model)
-  t.equal(running.options.cache_type_k, 'f16', 'the previous engine runs again')
+  t.equal((await entryOf(model)).options.cache_type_k, 'f16', 'the previous engine runs again')
 })
 
 t.test('a client that disconnects frees its slot', async t => {
@@ -227,15 +187,8 @@ t.test('a client that disconnects frees its slot', async t => {
     ['/v1/chat/completions', endlessHosted(model)]
   ] as const) {
     const stream = await begin(corral, path, body)
-    const next = corral.json('/api/chat', {
-      model,
-      messages: [CAPITAL_QUESTION],
-      options: { temperature: 0 },
-      stream: false
-    })
-    await until('the next one waits', async () =>
-      (await corral.json('/api/ps')).body.models.some((entry: any) => entry.queued === 1)
-    )
+    const next = corral.json('/api/chat', capital(model))
+    await until('the next one waits', async () => (await listed()).models.some((entry: any) => entry.queued === 1))
     await stream.leave()
     t.equal((await next).body.message.content, CAPITAL_ANSWER)
   }
@@ -244,14 +197,10 @@ t.test('a client that disconnects frees its slot', async t => {
   const silent = corral
     .send('/api/chat', { ...endless(model), stream: false }, { signal: controller.signal })
     .catch(() => 'left')
-  await until('it runs', async () =>
-    (await corral.json('/api/ps')).body.models.some((entry: any) => entry.running === 1)
-  )
+  await until('it runs', async () => (await listed()).models.some((entry: any) => entry.running === 1))
   controller.abort()
   t.equal(await silent, 'left')
-  await until('its slot is free', async () =>
-    (await corral.json('/api/ps')).body.models.every((entry: any) => entry.running === 0)
-  )
+  await until('its slot is free', async () => (await listed()).models.every((entry: any) => entry.running === 0))
 })
 
 t.test('a whole answer ends as soon as its client disconnects while another request streams', async t => {
@@ -262,13 +211,11 @@ t.test('a whole answer ends as soon as its client disconnects while another requ
     const controller = new AbortController()
     const long = { ...endless(model, { max_tokens: 30_000 }), stream: false }
     const left = corral.send(path, long, { signal: controller.signal }).catch(() => 'left')
-    const running = async () =>
-      (await corral.json('/api/ps')).body.models.find((entry: any) => entry.model === model).running
+    const running = async () => (await entryOf(model)).running
     await until('both run', async () => (await running()) === 2)
     controller.abort()
     t.equal(await left, 'left')
-    const ask = { model, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
-    t.equal((await corral.json('/api/chat', ask)).body.message.content, CAPITAL_ANSWER)
+    t.equal((await corral.json('/api/chat', capital(model))).body.message.content, CAPITAL_ANSWER)
     t.equal(await running(), 1, 'the other answer still runs')
     await stream.leave()
     await until('it has ended', async () => (await running()) === 0)
@@ -278,12 +225,7 @@ t.test('a whole answer ends as soon as its client disconnects while another requ
 t.test('two names of one variant share an engine', async t => {
   await loading(t, DEMO)
   const before = corral.enginePids().length
-  const { body } = await corral.json('/api/chat', {
-    model: 'Corral/Tiny-Chat:f16',
-    messages: [CAPITAL_QUESTION],
-    options: { temperature: 0 },
-    stream: false
-  })
+  const { body } = await corral.json('/api/chat', capital('Corral/Tiny-Chat:f16'))
   t.equal(body.error, undefined)
   t.match(body, { model: 'Corral/Tiny-Chat:f16', message: { content: CAPITAL_ANSWER } })
   t.equal(corral.enginePids().length, before)
@@ -295,8 +237,8 @@ t.test('a request with several choices waits until enough slots are free', async
   const asked = { model, n: 4, max_tokens: 3, messages: [CAPITAL_QUESTION] }
   const choices = corral.json('/v1/chat/completions', asked)
   await until('it waits', async () => {
-    const { body } = await corral.json('/api/ps')
-    return body.models.some((entry: any) => entry.model === model && entry.running === 1 && entry.queued === 1)
+    const { running, queued } = await entryOf(model)
+    return running === 1 && queued === 1
   })
   await first.leave()
   const { status, body } = await choices

@@ -1,10 +1,9 @@
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { writeModelCopy } from '../long/support.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { begin, CAPITAL_ANSWER, type Corral, capital, DEMO, endless, startCorral, until } from '../support/corral.ts'
 
 const OTHER = 'test/other'
-const ask = (model: string) => ({ model, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false })
 
 /** A server with the demo model under two names. */
 async function withTwoModels(t: Test, config: string): Promise<Corral> {
@@ -23,7 +22,7 @@ async function findState(corral: Corral, model: string): Promise<any> {
 t.test('a model that cannot fit is refused immediately with the numbers and advice', async t => {
   const corral = await startCorral(t, { config: 'scheduler:\n  memory: 70MiB\n' })
   for (const path of ['/api/chat', '/v1/chat/completions']) {
-    const { status, body } = await corral.json(path, ask(DEMO))
+    const { status, body } = await corral.json(path, capital(DEMO))
     t.equal(status, 503)
     const { code, message } = body.error.code ? body.error : { code: body.code, message: body.error }
     t.equal(code, 'insufficient_memory')
@@ -45,20 +44,18 @@ t.test('preload, pin and groups decide which models stay loaded', async t => {
     return state?.expires_at ? state : undefined
   })
   t.match(loaded.expires_at, /^2999/)
-  const { status, body } = await corral.json('/api/chat', ask(OTHER))
+  const { status, body } = await corral.json('/api/chat', capital(OTHER))
   t.equal(status, 503)
   t.match(body, { code: 'insufficient_memory', error: /together with "corral\/tiny-chat", which is pinned/ })
-  t.equal((await corral.json('/api/chat', ask(DEMO))).body.message.content, CAPITAL_ANSWER)
+  t.equal((await corral.json('/api/chat', capital(DEMO))).body.message.content, CAPITAL_ANSWER)
   t.equal((await corral.json('/api/stop', { model: DEMO })).status, 200, 'a user may stop a pinned model')
-  t.equal((await corral.json('/api/chat', ask(OTHER))).body.message.content, CAPITAL_ANSWER)
+  t.equal((await corral.json('/api/chat', capital(OTHER))).body.message.content, CAPITAL_ANSWER)
 })
 
 t.test('a request waiting for memory names the model in its way, and running answers finish', async t => {
   const corral = await withTwoModels(t, 'scheduler:\n  max_loaded_models: 1\n  fair_wait: 100ms\n  room_timeout: 2s\n')
-  const response = await corral.send('/api/chat', endless(DEMO))
-  const reader = response.body!.getReader()
-  await reader.read()
-  const late = await corral.json('/api/chat', ask(OTHER))
+  const running = await begin(corral, '/api/chat', endless(DEMO))
+  const late = await corral.json('/api/chat', capital(OTHER))
   t.equal(late.status, 503)
   t.match(late.body, {
     code: 'insufficient_memory',
@@ -75,9 +72,9 @@ t.test('a request waiting for memory names the model in its way, and running ans
     return state?.state === 'waiting' ? state : undefined
   })
   t.match(waiting, { status: `waiting for memory used by ${DEMO}`, queued: 1 })
-  const behind = corral.json('/api/chat', { ...ask(DEMO), stream: false })
+  const behind = corral.json('/api/chat', capital(DEMO))
   t.equal((await findState(corral, DEMO)).running, 1, 'it still runs')
-  await reader.cancel()
+  await running.leave()
   const statuses = (await events).map(event => event.status)
   t.ok(statuses.includes(`waiting for memory used by ${DEMO}`), JSON.stringify(statuses))
   t.equal(statuses.at(-1), 'ready')
@@ -86,15 +83,13 @@ t.test('a request waiting for memory names the model in its way, and running ans
 
 t.test('max_concurrent limits parallel answers', async t => {
   const corral = await startCorral(t, { config: `models:\n  ${DEMO}: {max_concurrent: 1}\n` })
-  const first = await corral.send('/api/chat', endless(DEMO))
-  const reader = first.body!.getReader()
-  await reader.read()
-  const second = corral.json('/api/chat', ask(DEMO))
+  const running = await begin(corral, '/api/chat', endless(DEMO))
+  const second = corral.json('/api/chat', capital(DEMO))
   const state = await until('the second request waits', async () => {
     const state = await findState(corral, DEMO)
     return state.queued === 1 ? state : undefined
   })
   t.equal(state.running, 1)
-  await reader.cancel()
+  await running.leave()
   t.equal((await second).body.message.content, CAPITAL_ANSWER)
 })

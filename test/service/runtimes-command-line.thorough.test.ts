@@ -35,6 +35,7 @@ t.test('corral runtime works without a server', async t => {
   writeFileSync(join(home, archiveName('b50')), good)
   await check('builds', { archive: archiveName('b50'), digest: sha256(good) })
   t.equal(server.requests.filter(({ host }) => host === 'storage').length, 0)
+  await check('missing builds')
 
   const killed = spawn(process.execPath, [MAIN, 'runtime', 'install', 'cpu'], {
     cwd: home,

@@ -4,8 +4,8 @@ import t from 'tap'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import {
   CAPITAL_ANSWER,
-  CAPITAL_QUESTION,
   type Corral,
+  capital,
   DEMO,
   lastEvent,
   newFolder,
@@ -27,15 +27,10 @@ const releaseOnly = (server: ReleaseEmulator) => `  sources: [release]\n  releas
 
 const id = (tag: string) => `release-${tag}-cpu`
 
-async function capital(corral: Corral): Promise<string> {
+async function answer(corral: Corral): Promise<string> {
   // The next load uses the build that is selected for new engines.
   await corral.json('/api/stop', { model: DEMO })
-  const { body } = await corral.json('/api/chat', {
-    model: DEMO,
-    messages: [CAPITAL_QUESTION],
-    stream: false,
-    options: { temperature: 0 }
-  })
+  const { body } = await corral.json('/api/chat', capital())
   return body.message?.content ?? JSON.stringify(body)
 }
 
@@ -50,7 +45,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   const home = newFolder(t)
   const options = { home, env: { CORRAL_LLAMA_CPP: '' }, runtimes: releaseOnly(server) }
   let corral = await startCorral(t, options)
-  t.equal(await capital(corral), CAPITAL_ANSWER)
+  t.equal(await answer(corral), CAPITAL_ANSWER)
   t.match((await corral.json('/api/runtimes')).body, {
     state: 'ready',
     chosen: { id: id('b100'), runtime: 'cpu', source: 'release' },
@@ -68,7 +63,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
     'its bytes are counted'
   )
   t.ok(events.some(({ status }) => /^proving/.test(status)))
-  t.equal(await capital(corral), CAPITAL_ANSWER)
+  t.equal(await answer(corral), CAPITAL_ANSWER)
   t.same(await states(corral), { [id('b200')]: 'in use', [id('b100')]: 'previous' })
   t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, { changed: false })
 
@@ -86,14 +81,14 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   })
   const leftovers = readdirSync(join(home, 'runtimes')).filter(name => /b[34]00|unfinished/.test(name))
   t.same(leftovers, [], 'nothing of them remains')
-  t.equal(await capital(corral), CAPITAL_ANSWER)
+  t.equal(await answer(corral), CAPITAL_ANSWER)
 
   server.publish('b500', releaseFiles('b500', await engineArchive('b500', BAD_SERVERS.failsLater)))
   t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, {
     changed: true,
     build: { id: id('b500') }
   })
-  t.equal(await capital(corral), CAPITAL_ANSWER, 'a request that meets the bad release is still answered')
+  t.equal(await answer(corral), CAPITAL_ANSWER, 'a request that meets the bad release is still answered')
   t.match(await states(corral), { [id('b500')]: 'failed', [id('b200')]: 'in use' })
   t.match(corral.log(), /release-b500-cpu fails but release-b200-cpu works, so corral uses release-b200-cpu again/)
   t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, {
@@ -106,7 +101,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   })
   await corral.end()
   corral = await startCorral(t, options)
-  t.equal(await capital(corral), CAPITAL_ANSWER)
+  t.equal(await answer(corral), CAPITAL_ANSWER)
   t.match(await states(corral), { [id('b100')]: 'in use', [id('b200')]: 'installed' }, 'the choice survives a restart')
   const used = await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true })
   t.match(used, refusedWith(409, 'runtime_in_use'))
@@ -117,7 +112,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
     status: 409,
     body: { error: /An engine runs on release-b100-cpu/ }
   })
-  t.equal(await capital(corral), CAPITAL_ANSWER)
+  t.equal(await answer(corral), CAPITAL_ANSWER)
   t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
     body: { status: 'deleted' }
   })

@@ -265,6 +265,34 @@ export function lastEvent(text: string): any {
   )
 }
 
+/** A chat that is answered with CAPITAL_ANSWER. */
+export const capital = (model = DEMO, options: object = {}) => ({
+  model,
+  messages: [CAPITAL_QUESTION],
+  options: { temperature: 0, ...options },
+  stream: false
+})
+
+/** Starts a stream and waits for its first bytes. */
+export async function begin(corral: Corral, path: string, body: unknown) {
+  const response = await corral.send(path, body)
+  if (response.status !== 200) throw new Error(await response.text())
+  const reader = response.body!.getReader()
+  const decoder = new TextDecoder()
+  let text = decoder.decode((await reader.read()).value)
+  return {
+    /** Returns all text when the stream has ended. */
+    async rest(): Promise<string> {
+      for (;;) {
+        const { done, value } = await reader.read()
+        if (done) return text
+        text += decoder.decode(value, { stream: true })
+      }
+    },
+    leave: () => reader.cancel()
+  }
+}
+
 /** A chat that is answered until max_tokens. */
 export function endless(model: string, more: object = {}) {
   return {

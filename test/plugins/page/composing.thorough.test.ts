@@ -2,20 +2,21 @@ import type { Page } from 'playwright-core'
 import t from 'tap'
 import { accessibilityFaults } from '../../support/browser.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../../support/corral.ts'
+import { readFixture } from '../../support/fixture.ts'
+import { pdfWith } from '../../support/pdf.ts'
 import { pngBytes } from '../apis/openai/media/support.ts'
 import { answersOf, ask, choose, ended, messageField, pageTests, startWriter } from './support.ts'
 
 /** The messages of the last request to the remote model. */
 let sent: any[] = []
-const ANSWER =
-  '# Heading\n\nFirst part.\n\n```js\nlet code = 1\n```\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nLast part.'
+const { blocks } = readFixture<{ blocks: string }>('page-answers.yaml')
 /** Reports the images and the text of the question, or writes an answer with all kinds of blocks. */
 const remote = await startWriter(
   t,
   (write, { messages }) => {
     sent = messages
     const { content } = messages.findLast(({ role }) => role === 'user')
-    if (/^(First|Second) question$/.test(content)) return write({ content: ANSWER })
+    if (/^(First|Second) question$/.test(content)) return write({ content: blocks })
     const parts = typeof content === 'string' ? [{ type: 'text', text: content }] : content
     const images = parts.filter(({ type }: { type: string }) => type === 'image_url').length
     const text = parts.map(({ text = '' }: { text?: string }) => text).join(' ')
@@ -49,31 +50,6 @@ async function give(page: Page, how: 'drop' | 'paste', ...files: GivenFile[]): P
     if ('${how}' === 'drop') field.dispatchEvent(new DragEvent('drop', { ...about, dataTransfer: all }))
     else field.dispatchEvent(new ClipboardEvent('paste', { ...about, clipboardData: all }))
   }`)
-}
-
-/** Makes a PDF with the same text on each page. */
-function pdfWith(text: string, pages = 1): Buffer {
-  const stream = `BT /F1 24 Tf 72 700 Td (${text}) Tj ET`
-  const kids = Array.from({ length: pages }, (_, page) => `${5 + page} 0 R`)
-  const objects = [
-    '<< /Type /Catalog /Pages 2 0 R >>',
-    `<< /Type /Pages /Kids [${kids.join(' ')}] /Count ${pages} >>`,
-    '<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>',
-    `<< /Length ${stream.length} >>\nstream\n${stream}\nendstream`,
-    ...kids.map(
-      () =>
-        '<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 3 0 R >> >> >>'
-    )
-  ]
-  let file = '%PDF-1.4\n'
-  const places = objects.map((object, index) => {
-    const place = file.length
-    file += `${index + 1} 0 obj\n${object}\nendobj\n`
-    return `${String(place).padStart(10, '0')} 00000 n \n`
-  })
-  const table = file.length
-  file += `xref\n0 ${objects.length + 1}\n0000000000 65535 f \n${places.join('')}`
-  return Buffer.from(`${file}trailer\n<< /Size ${objects.length + 1} /Root 1 0 R >>\nstartxref\n${table}\n%%EOF\n`)
 }
 
 test(
@@ -137,7 +113,7 @@ test(
 test('a worker reads PDFs, and ends when it is stopped or has read enough', {}, async (t, { page }) => {
   const field = messageField(page)
   const send = page.getByRole('button', { name: 'Send', exact: true })
-  const long = file('long.pdf', pdfWith('A page.', 1001), 'application/pdf')
+  const long = file('long.pdf', pdfWith(...Array(1001).fill('A page.')), 'application/pdf')
   await field.fill('What is this?')
   const [worker] = await Promise.all([page.waitForEvent('worker'), give(page, 'drop', long)])
   t.match(worker.url(), `${corral.url}/page/pdf-worker-`)

@@ -3,6 +3,7 @@ import type { Page } from 'playwright-core'
 import t from 'tap'
 import { accessibilityFaults, screenshot } from '../../support/browser.ts'
 import { startCorral, until } from '../../support/corral.ts'
+import { readFixture } from '../../support/fixture.ts'
 import {
   answersOf,
   ask,
@@ -16,26 +17,9 @@ import {
   widthOf
 } from './support.ts'
 
-/** A section of an answer: prose, a list, a table, code. */
-const writeSection = (number: number) => `## Part ${number}
-
-Some **words** about \`part ${number}\`, with a [link](https://example.org/${number}) and *more* of them in a line that is longer than others.
-
-- first of part ${number}
-- second, with \`code\`
-
-| name | value |
-|---|---:|
-| part | ${number} |
-| square | ${number * number} |
-
-\`\`\`python
-def part_${number}(value: int) -> int:
-    # ${number} times
-    return value * ${number} + sum(range(${number}))
-\`\`\`
-
-`
+const { section, growing, wide_table, formulas } = readFixture<Record<string, string>>('page-answers.yaml')
+const writeSection = (number: number) =>
+  section!.replaceAll('{number}', `${number}`).replaceAll('{square}', `${number * number}`)
 const TOKENS = 5000
 const text = Array.from({ length: 200 }, (_, number) => writeSection(number)).join('')
 const tokens = Array.from({ length: TOKENS }, (_, at) => text.slice(at * 4, at * 4 + 4))
@@ -49,46 +33,13 @@ const CODE = Array.from(
 ).join('\n')
 const LINKS = `Say [what] and [where] it is. \n\n${'More of it.\n\n'.repeat(50)}[what]: https://example.org/what\n[where]: https://example.org/where\n`
 
-/** Lists, a table and a quote whose ends change how their beginnings are rendered. */
-const GROWING = `1. one
-2. two
-   - in it
-   - [x] done
-3. three
-
-4. far from it
-
-| left | right |
-|:--|--:|
-| a | **b** |
-| c | d | e |
-
-> - quoted
->   more
-> - again
-
-- [ ] to do
-- [x] done
-
-\`\`\`
-plain code
-\`\`\`
-`
-
-const row = (cells: string) => `| ${cells.replaceAll(',', ' |')} |\n`
-const COLUMNS = 'Model, Parameters, Quantization, Context, Memory, Tokens per second, Recommendation'
-const CELLS = 'Qwen2.5-Instruct, 7.62 billion, Q4_K_M, 32768 tokens, 5.8 GiB, 43.2, for development'
-
 /** Answers with the size of their pieces, and the pause after each piece in ms. */
 const ANSWERS: Record<string, [text: string, size: number, pause?: number]> = {
   Code: [`\`\`\`ts\n${CODE}\n\`\`\`\n`, 300, 5],
-  Grow: [GROWING, 1, 5],
+  Grow: [growing!, 1, 5],
   Links: [LINKS, 7],
-  Table: [row(COLUMNS) + row('---,---,---,---,---,---,---') + row(CELLS).repeat(3), 10_000],
-  Formulas: [
-    'So $$x^2$$. And $$\\frac{a}{b}$$, or \\[y\\] too.\n\n$$\nE = mc^2\n$$\n\nIt costs $5 or $6.\n$$z$$\n',
-    10_000
-  ]
+  Table: [wide_table!, 10_000],
+  Formulas: [formulas!, 10_000]
 }
 /** Number of tokens of the current answer that were written. */
 let written = 0

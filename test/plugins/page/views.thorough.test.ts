@@ -2,12 +2,12 @@ import type { Page } from 'playwright-core'
 import t from 'tap'
 import { accessibilityFaults } from '../../support/browser.ts'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../../support/corral.ts'
+import { readFixture } from '../../support/fixture.ts'
 import { startHubEmulator } from '../../support/hub-emulator/hub-emulator.ts'
 import { MIB, NO_SETTINGS, quantizedModels } from '../models/download/support.ts'
 import { answersOf, ask, choose, ended, enter, messageField, pageTests, startWriter, widthOf } from './support.ts'
 
-const WRITTEN =
-  '# Head\n\nText with `code`, **bold** and [a link](https://example.org).\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n- [x] done\n- [ ] not\n\n```js\nconst a = "text" // comment\n```\n\n$$\\frac{1}{2}$$\n\n> quoted'
+const { styled } = readFixture<{ styled: string }>('page-answers.yaml')
 const TOOL = { name: 'look_up', arguments: '{"city": "Paris"}' }
 const remote = await startWriter(t, (write, { messages }) => {
   const { role, content } = messages.at(-1)
@@ -16,7 +16,7 @@ const remote = await startWriter(t, (write, { messages }) => {
     return write({ tool_calls: [{ index: 0, id: 'call-1', type: 'function', function: TOOL }] })
   }
   write({ reasoning_content: 'Let me think.' })
-  write({ content: WRITTEN })
+  write({ content: styled })
 })
 const hub = await startHubEmulator(t, {
   repositories: { 'acme/Bird-GGUF': { files: { 'Bird-Q8_0.gguf': quantizedModels().Q8_0 } } },
