@@ -5,6 +5,7 @@ import { errorMessage, isSystemError } from '../core/errors.ts'
 import { LoadOptionsSchema } from '../core/models/load-options.ts'
 import { OverflowPolicySchema, optionName, SamplingOptionsSchema } from '../core/models/options.ts'
 import { parseDuration } from '../core/system/duration.ts'
+import { isObject, parseAnyJson } from '../core/system/json-object.ts'
 import { allowedBy, fits, type JsonSchema } from '../core/system/schema-check.ts'
 import { type CommandFailure, misuse } from './command-failure.ts'
 import { shippedText } from './shipped-text.ts'
@@ -68,11 +69,7 @@ function refused(name: string, allowed: string, text: string): CommandFailure {
 
 /** Parses JSON escapes such as `\n`. Other text is returned unchanged. */
 function unescaped(text: string): string {
-  try {
-    return String(JSON.parse(text.startsWith('"') ? text : `"${text}"`))
-  } catch {
-    return text
-  }
+  return String(parseAnyJson(text.startsWith('"') ? text : `"${text}"`) ?? text)
 }
 
 function optionSetting(name: string, schema: JsonSchema): Setting {
@@ -186,11 +183,7 @@ export function parseFormat(text: string): unknown {
       throw misuse(`${fault} ${text.slice(1)} (--format @<file>).`)
     }
   }
-  try {
-    const schema: unknown = JSON.parse(source)
-    if (typeof schema === 'object' && schema !== null && !Array.isArray(schema)) return schema
-  } catch {
-    // Reported below, together with JSON that is not a schema.
-  }
+  const schema = parseAnyJson(source)
+  if (isObject(schema)) return schema
   throw misuse('format must be json, a JSON schema such as {"type":"object"}, or @ and the path of a schema.')
 }

@@ -2,6 +2,7 @@ import { appendFile, mkdir, readFile, stat } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { whenMissing } from '../core/errors.ts'
+import { parseAnyJson } from '../core/system/json-object.ts'
 import { withShortLock } from '../core/system/short-lock.ts'
 
 /** Number of prompts available through the arrow keys. */
@@ -53,12 +54,8 @@ export class PromptHistory {
 /** Oldest first. Lines that are damaged or not from a chat are skipped. */
 async function readPrompts(file: string): Promise<string[]> {
   const text = (await readFile(file, 'utf8').catch(whenMissing)) ?? ''
-  return text.split('\n').flatMap(line => {
-    try {
-      const prompt: unknown = JSON.parse(line)
-      return typeof prompt === 'string' ? [prompt] : []
-    } catch {
-      return []
-    }
-  })
+  return text
+    .split('\n')
+    .map(parseAnyJson)
+    .filter(prompt => typeof prompt === 'string')
 }

@@ -3,6 +3,7 @@ import { request as httpsRequest } from 'node:https'
 import { createParser } from 'eventsource-parser'
 import { errorMessage, isSystemError } from '../core/errors.ts'
 import { abortAfter } from '../core/system/abort-signals.ts'
+import { parseAnyJson } from '../core/system/json-object.ts'
 import { CommandFailure, EXIT, exitCodeFor, failure, interruption } from './command-failure.ts'
 
 /** Client of a corral server. Requests have no time limit, because a model may take minutes to load or to think. */
@@ -197,12 +198,7 @@ function wasNotTaken(method: string, error: unknown): boolean {
 
 function refusal({ address, why, apiKey }: ServerAccess, status: number, text: string): ServerRefusal {
   const hasKey = apiKey !== undefined
-  let body: Record<string, unknown> = {}
-  try {
-    body = JSON.parse(text)
-  } catch {
-    // The reply is not corral's, so only its status is known.
-  }
+  const body = (parseAnyJson(text) ?? {}) as Record<string, unknown>
   const because = why === undefined ? '' : `, since ${why}`
   if (status === 401) {
     const problem = hasKey ? 'rejects the API key' : 'requires an API key'
@@ -212,7 +208,7 @@ function refusal({ address, why, apiKey }: ServerAccess, status: number, text: s
       'unauthorized'
     )
   }
-  if (typeof body?.error !== 'string') {
+  if (typeof body.error !== 'string') {
     const problem = `The server at ${address} answered with status ${status}. It may not be corral.`
     return new ServerRefusal(problem, undefined)
   }
