@@ -237,8 +237,8 @@ t.test('a request with several choices waits until enough slots are free', async
   const asked = { model, n: 4, max_tokens: 3, messages: [CAPITAL_QUESTION] }
   const choices = corral.json('/v1/chat/completions', asked)
   await until('it waits', async () => {
-    const { running, queued } = await entryOf(model)
-    return running === 1 && queued === 1
+    const entry = await entryOf(model)
+    return entry?.running === 1 && entry.queued === 1
   })
   await first.leave()
   const { status, body } = await choices
