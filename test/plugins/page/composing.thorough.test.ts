@@ -52,63 +52,56 @@ async function give(page: Page, how: 'drop' | 'paste', ...files: GivenFile[]): P
   }`)
 }
 
-test(
-  'files can be dropped and pasted, and rejected files are explained',
-  {},
-  async (t, { page, complaints, refusals }) => {
-    await page.getByRole('button', { name: `Model: ${DEMO}` }).waitFor()
-    const field = messageField(page)
-    const alert = page.getByRole('alert')
-    const remove = (name: string) => page.getByRole('button', { name: `Remove ${name}` })
-    await field.fill('What is this?')
-    for (const [given, reason] of [
-      [IMAGE, 'This model does not support images: cat.png was left out.'],
-      [file('odd.bin', Buffer.from([0, 255, 254, 1]), ''), 'odd.bin is not an image'],
-      [file('empty.txt', ' \n'), 'empty.txt contains no text.'],
-      [file('torn.pdf', '%PDF-1.4 torn', 'application/pdf'), 'torn.pdf is not an image']
-    ] as const) {
-      await give(page, 'drop', given)
-      await alert.getByText(reason).waitFor()
-      t.equal(await remove(given.name).count(), 0, given.name)
-      t.equal(await field.inputValue(), 'What is this?', 'the text stays')
-    }
-    await alert.getByRole('button', { name: 'Close' }).click()
-
-    t.comment('a model that supports images')
-    await choose(page, WRITER)
-    t.equal(await field.inputValue(), 'What is this?')
-    await give(page, 'drop', IMAGE, file('notes.txt', 'Grüße from the notes'))
-    await remove('notes.txt').waitFor()
-    await give(page, 'paste', { ...IMAGE, name: 'image.png' })
-    await remove('image.png').waitFor()
-    await give(page, 'drop', file('letter.pdf', pdfWith('The secret word is marmalade.'), 'application/pdf'))
-    await remove('letter.pdf').waitFor()
-    t.strictSame(await accessibilityFaults(page), [])
-    await field.press('Enter')
-    const answer = await ended(page, WRITER)
-    t.match(
-      await answer.innerText(),
-      /Images: 2\. Text: File "notes.txt": Grüße from the notes File "letter.pdf": The secret word is marmalade\. What is this\?/
-    )
-    await page.getByRole('article', { name: 'You' }).getByRole('img', { name: 'cat.png' }).waitFor()
-    t.strictSame(await accessibilityFaults(page), [])
-
-    t.comment('a model without image support cannot continue the chat')
-    await choose(page, DEMO)
-    await ask(page, 'And what is the capital of France?')
-    await alert.getByText(/cannot understand images.*Use a model that can/).waitFor()
-    t.strictSame(refusals.splice(0), ['400 POST /v1/chat/completions'])
-    t.equal(complaints.splice(0).length, 1)
-    t.strictSame(await accessibilityFaults(page), [])
-    await page.getByText('And what is the capital of France?').waitFor()
-    await page.reload()
-    await page.getByRole('img', { name: 'cat.png' }).waitFor()
-    await choose(page, WRITER)
-    await answersOf(page).getByRole('button', { name: 'Regenerate with' }).click()
-    await page.locator('.menu-list').getByRole('button', { name: WRITER }).click()
-    await answersOf(page, WRITER).getByText('Text: And what is the capital of France?').waitFor()
+test('files can be dropped and pasted, and rejected files are explained', {}, async (t, { page }) => {
+  await page.getByRole('button', { name: `Model: ${DEMO}` }).waitFor()
+  const field = messageField(page)
+  const alert = page.getByRole('alert')
+  const remove = (name: string) => page.getByRole('button', { name: `Remove ${name}` })
+  await field.fill('What is this?')
+  for (const [given, reason] of [
+    [IMAGE, 'This model does not support images: cat.png was left out.'],
+    [file('odd.bin', Buffer.from([0, 255, 254, 1]), ''), 'odd.bin is not an image'],
+    [file('empty.txt', ' \n'), 'empty.txt contains no text.'],
+    [file('torn.pdf', '%PDF-1.4 torn', 'application/pdf'), 'torn.pdf is not an image']
+  ] as const) {
+    await give(page, 'drop', given)
+    await alert.getByText(reason).waitFor()
+    t.equal(await remove(given.name).count(), 0, given.name)
+    t.equal(await field.inputValue(), 'What is this?', 'the text stays')
   }
-)
+  await alert.getByRole('button', { name: 'Close' }).click()
+
+  t.comment('a model that supports images')
+  await choose(page, WRITER)
+  t.equal(await field.inputValue(), 'What is this?')
+  await give(page, 'drop', IMAGE, file('notes.txt', 'Grüße from the notes'))
+  await remove('notes.txt').waitFor()
+  await give(page, 'paste', { ...IMAGE, name: 'image.png' })
+  await remove('image.png').waitFor()
+  await give(page, 'drop', file('letter.pdf', pdfWith('The secret word is marmalade.'), 'application/pdf'))
+  await remove('letter.pdf').waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await field.press('Enter')
+  const answer = await ended(page, WRITER)
+  t.match(
+    await answer.innerText(),
+    /Images: 2\. Text: File "notes.txt": Grüße from the notes File "letter.pdf": The secret word is marmalade\. What is this\?/
+  )
+  await page.getByRole('article', { name: 'You' }).getByRole('img', { name: 'cat.png' }).waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+
+  t.comment('a model without image support continues the chat without them')
+  await choose(page, DEMO)
+  await ask(page, 'And what is the capital of France?')
+  await (await ended(page)).getByText(CAPITAL_ANSWER).waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await page.reload()
+  await page.getByRole('img', { name: 'cat.png' }).waitFor()
+  await choose(page, WRITER)
+  await answersOf(page).getByRole('button', { name: 'Regenerate with' }).click()
+  await page.locator('.menu-list').getByRole('button', { name: WRITER }).click()
+  await answersOf(page, WRITER).getByText('Text: And what is the capital of France?').waitFor()
+})
 
 test('a worker reads PDFs, and ends when it is stopped or has read enough', {}, async (t, { page }) => {
   const field = messageField(page)
