@@ -1,16 +1,13 @@
 import { Readable } from 'node:stream'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { Time } from '../../core/contracts/native-records.ts'
 import { CorralError } from '../../core/errors.ts'
 import { clientSignal } from '../../core/http/client-disconnect.ts'
 import { Given, loose } from '../../core/http/request-fields.ts'
-import { DISK_ERRORS, json, nativeRoute } from '../../core/http/response-schemas.ts'
+import { DISK_ERRORS, json, nativeRouter } from '../../core/http/response-schemas.ts'
 import { ID_PATTERN } from './conversation-file.ts'
 import type { ConversationStore } from './conversation-store.ts'
-
-const TAG = 'Conversations'
 
 const about = {
   id: Type.String(),
@@ -27,8 +24,8 @@ const params = Type.Object({
 
 /** Stores the page's conversations for each owner (`Caller.owner`). @param isOn whether the server stores them */
 export function conversationRoutes(store: ConversationStore, isOn: () => boolean): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'Conversations')
     app.addHook('preHandler', async (_request, reply) => {
       reply.header('cache-control', 'no-store')
       if (isOn()) return
@@ -38,7 +35,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       )
     })
 
-    const list = nativeRoute(TAG, 'listConversations', 'List stored conversations of the page', {
+    route('GET /api/conversations', 'listConversations', 'List stored conversations of the page', {
       description:
         'Pinned conversations first, then the newest. Each key has its own; callers without a key share theirs. Searches of one key run one after another: further ones get 429.',
       querystring: Type.Object({
@@ -64,36 +61,36 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
           })
         )
       },
-      errors: ['conversations_off', 'invalid_request']
-    })
-    app.get('/api/conversations', list, async (request, reply) => {
-      const { q = '' } = request.query
-      const [limit, offset] = [Number(request.query.limit ?? 100), Number(request.query.offset ?? 0)]
-      const all = await store.list(request.caller.owner, q, clientSignal(reply))
-      return { conversations: all.slice(offset, offset + limit), total: all.length }
+      errors: ['conversations_off', 'invalid_request'],
+      handler: async (request, reply) => {
+        const { q = '' } = request.query
+        const [limit, offset] = [Number(request.query.limit ?? 100), Number(request.query.offset ?? 0)]
+        const all = await store.list(request.caller.owner, q, clientSignal(reply))
+        return { conversations: all.slice(offset, offset + limit), total: all.length }
+      }
     })
 
-    const get = nativeRoute(TAG, 'getConversation', 'Read a conversation', {
+    route('GET /api/conversations/:id', 'getConversation', 'Read a conversation', {
       params,
       response: { 200: json('It', Type.Object({ ...about, document: Type.Unknown() })) },
-      errors: ['conversations_off', 'conversation_not_found', 'invalid_request']
-    })
-    app.get('/api/conversations/:id', get, async ({ params, caller }, reply) => {
-      const { about, document, length } = await store.get(caller.owner, params.id)
-      const start = `${JSON.stringify(about).slice(0, -1)},"document":`
-      reply.type('application/json; charset=utf-8')
-      reply.header('content-length', String(Buffer.byteLength(start) + length + 1))
-      // Stream the file at the speed of the client, since a conversation may have many megabytes.
-      async function* pieces() {
-        yield start
-        yield* document
-        yield '}'
+      errors: ['conversations_off', 'conversation_not_found', 'invalid_request'],
+      handler: async ({ params, caller }, reply) => {
+        const { about, document, length } = await store.get(caller.owner, params.id)
+        const start = `${JSON.stringify(about).slice(0, -1)},"document":`
+        reply.type('application/json; charset=utf-8')
+        reply.header('content-length', String(Buffer.byteLength(start) + length + 1))
+        // Stream the file at the speed of the client, since a conversation may have many megabytes.
+        async function* pieces() {
+          yield start
+          yield* document
+          yield '}'
+        }
+        const body = Readable.from(pieces(), { objectMode: false })
+        return reply.send(body.once('close', () => document.destroy()))
       }
-      const body = Readable.from(pieces(), { objectMode: false })
-      return reply.send(body.once('close', () => document.destroy()))
     })
 
-    const put = nativeRoute(TAG, 'putConversation', 'Keep a conversation', {
+    route('PUT /api/conversations/:id', 'putConversation', 'Keep a conversation', {
       description:
         'Send the version it is based on as `version` or as `If-Match`. Without one the conversation must be new. If another tab or machine was faster, the reply is 409 with the current `version`, and with `deleted_at` if the conversation was deleted: sending it with that version restores it.',
       params,
@@ -111,39 +108,39 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
         loose
       ),
       response: { 200: json('The stored conversation', ConversationSchema) },
-      errors: ['conversations_off', 'conversation_not_found', 'conversation_changed', 'over_limit', ...DISK_ERRORS]
-    })
-    app.put('/api/conversations/:id', put, async request => {
-      const { title, pinned, updated_at, text, version, document } = request.body
-      const based = matchOf(request) ?? version ?? 0
-      const at = updated_at == null ? new Date() : new Date(updated_at)
-      return await store.put(request.caller.owner, request.params.id, based, {
-        title,
-        pinned: pinned ?? false,
-        updated_at: at.toISOString(),
-        text: text ?? '',
-        document
-      })
+      errors: ['conversations_off', 'conversation_not_found', 'conversation_changed', 'over_limit', ...DISK_ERRORS],
+      handler: async request => {
+        const { title, pinned, updated_at, text, version, document } = request.body
+        const based = matchOf(request) ?? version ?? 0
+        const at = updated_at == null ? new Date() : new Date(updated_at)
+        return await store.put(request.caller.owner, request.params.id, based, {
+          title,
+          pinned: pinned ?? false,
+          updated_at: at.toISOString(),
+          text: text ?? '',
+          document
+        })
+      }
     })
 
-    const remove = nativeRoute(TAG, 'deleteConversation', 'Delete a conversation', {
+    route('DELETE /api/conversations/:id', 'deleteConversation', 'Delete a conversation', {
       params,
       response: { 200: json('Deleted', Type.Object({ status: Type.Literal('deleted') })) },
-      errors: ['conversations_off', 'conversation_not_found', 'invalid_request']
-    })
-    app.delete('/api/conversations/:id', remove, async ({ params, caller }) => {
-      await store.delete(caller.owner, params.id)
-      return { status: 'deleted' as const }
+      errors: ['conversations_off', 'conversation_not_found', 'invalid_request'],
+      handler: async ({ params, caller }) => {
+        await store.delete(caller.owner, params.id)
+        return { status: 'deleted' as const }
+      }
     })
 
-    const removeAll = nativeRoute(TAG, 'deleteConversations', 'Delete all of your conversations', {
+    route('DELETE /api/conversations', 'deleteConversations', 'Delete all of your conversations', {
       response: {
         200: json('Deleted', Type.Object({ status: Type.Literal('deleted'), count: Type.Integer({ minimum: 0 }) }))
       },
-      errors: ['conversations_off']
-    })
-    app.delete('/api/conversations', removeAll, async ({ caller }) => {
-      return { status: 'deleted' as const, count: await store.deleteAll(caller.owner) }
+      errors: ['conversations_off'],
+      handler: async ({ caller }) => {
+        return { status: 'deleted' as const, count: await store.deleteAll(caller.owner) }
+      }
     })
   }
 }

@@ -9,6 +9,7 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import { setNewest } from '../../core/system/collections.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
+import { KeyedQueue } from '../../core/system/keyed-queue.ts'
 import { plural } from '../../core/system/plural.ts'
 import { type ConversationHead, readHead } from './conversation-file.ts'
 
@@ -38,30 +39,6 @@ interface Shelf {
   readonly deleted: Map<string, Tombstone>
 }
 
-/** Runs tasks one after another, for each owner. */
-class Turns {
-  readonly #waiting = new Map<string, { count: number; last: Promise<unknown> }>()
-
-  /** Number of tasks that run or wait. */
-  count(owner: string): number {
-    return this.#waiting.get(owner)?.count ?? 0
-  }
-
-  async run<Result>(owner: string, task: () => Promise<Result>): Promise<Result> {
-    const turns = this.#waiting.get(owner) ?? { count: 0, last: Promise.resolve() }
-    this.#waiting.set(owner, turns)
-    turns.count += 1
-    const result = turns.last.then(task)
-    turns.last = result.catch(() => undefined)
-    try {
-      return await result
-    } finally {
-      turns.count -= 1
-      if (turns.count === 0) this.#waiting.delete(owner)
-    }
-  }
-}
-
 /**
  * The page's conversations, one file each that is replaced as a whole: the head on the first line, the document on the
  * second. Owners only see their own.
@@ -71,8 +48,8 @@ export class ConversationStore {
   readonly #quota: () => { count: number; bytes: number }
   readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #shelves = new Map<string, Promise<Shelf>>()
-  readonly #searches = new Turns()
-  readonly #changes = new Turns()
+  readonly #searches = new KeyedQueue()
+  readonly #changes = new KeyedQueue()
 
   /** @param home folder of all conversations */
   constructor(home: string, quota: () => { count: number; bytes: number }, log: Pick<FastifyBaseLogger, 'error'>) {

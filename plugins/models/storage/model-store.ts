@@ -10,6 +10,7 @@ import type { ImportRequest, Storage, StoredVariant } from '../../../core/contra
 import { CorralError } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
+import { KeyedQueue } from '../../../core/system/keyed-queue.ts'
 import { importAccess } from './import-access.ts'
 import { inspectFiles, inspectSource } from './import-source.ts'
 import {
@@ -296,24 +297,5 @@ export class ModelStore implements Storage {
       if (result.status === 'fulfilled') continue
       this.#log.error(result.reason, 'A plugin failed to release a model that is being removed')
     }
-  }
-}
-
-/** Runs tasks with the same key one after another, in order. Others run side by side. */
-class KeyedQueue {
-  readonly #tails = new Map<string, Promise<unknown>>()
-
-  /** Runs the task after all earlier ones of its key, unless the signal is aborted by then. */
-  async run<T>(key: string, task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-    const turn = (this.#tails.get(key) ?? Promise.resolve()).then(() => {
-      signal?.throwIfAborted()
-      return task()
-    })
-    const tail = turn.catch(() => {})
-    this.#tails.set(key, tail)
-    void tail.then(() => {
-      if (this.#tails.get(key) === tail) this.#tails.delete(key)
-    })
-    return turn
   }
 }

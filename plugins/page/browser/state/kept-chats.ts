@@ -1,4 +1,5 @@
 import { effect, signal } from '@preact/signals'
+import type { ListedConversation } from '../../conversation-store.ts'
 import { type ApiError, ask } from './api.ts'
 import { localTexts } from './browser-storage.ts'
 import { chats, deleteChat, mergeIn, readChat } from './chats.ts'
@@ -13,12 +14,6 @@ import { chatsOwner } from './preferences.ts'
 
 /** Why the latest changes are not on the server yet. */
 export const keepFault = signal<{ message: string; code?: string } | undefined>(undefined)
-
-interface Kept {
-  id: string
-  updated_at: string
-  version: number
-}
 
 /** The last version of a chat that this browser and the server both had. */
 interface SeenChat {
@@ -91,10 +86,10 @@ type Attempt = (work: Promise<unknown>) => Promise<unknown>
 
 /** @throws ApiError if the server returns no list */
 async function takeFromServer(attempt: Attempt): Promise<void> {
-  const kept: Kept[] = []
+  const kept: ListedConversation[] = []
   for (let total = 1; kept.length < total; ) {
     const path = `api/conversations?limit=500&offset=${kept.length}`
-    const page = await ask<{ conversations: Kept[]; total: number }>('GET', path)
+    const page = await ask<{ conversations: ListedConversation[]; total: number }>('GET', path)
     kept.push(...page.conversations)
     total = page.conversations.length === 0 ? 0 : page.total
   }
@@ -162,7 +157,7 @@ async function putOne(id: string, version: number): Promise<void> {
     document
   }
   try {
-    const kept = await ask<Kept>('PUT', `api/conversations/${id}`, { body })
+    const kept = await ask<ListedConversation>('PUT', `api/conversations/${id}`, { body })
     const entry = { version: kept.version, updatedAt: chat.updatedAt, changedAt: lastChange(chat) }
     note(id, chats.peek().has(id) ? entry : { ...entry, isDeleted: true })
   } catch (error) {
