@@ -6,7 +6,7 @@ import {
   memoryLimit,
   readSlots,
   type Stillness
-} from '../../../runtimes/llama-server/engine-watch.ts'
+} from '../../../runtimes/llama-server/hang-watch.ts'
 
 const PATIENCE = { stuckAfter: 30_000, hangTimeout: 120_000 }
 const STEP = 1000
