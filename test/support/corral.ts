@@ -244,16 +244,6 @@ export function joined(events: any[]): string {
     .join('')
 }
 
-/** Reads a stream up to its first content, past earlier events, and leaves the rest. */
-export async function readContent({ body }: Response): Promise<void> {
-  const reader = body!.pipeThrough(new TextDecoderStream()).getReader()
-  for (let text = ''; !/"(content|response|text)":"[^"]/.test(text); ) {
-    const { value, done } = await reader.read()
-    if (done) throw new Error(`The stream has no content: ${text}`)
-    text += value
-  }
-}
-
 /** The last event in the text of an event stream. */
 export function lastEvent(text: string): any {
   return JSON.parse(
@@ -273,21 +263,30 @@ export const capital = (model = DEMO, options: object = {}) => ({
   stream: false
 })
 
-/** Starts a stream and waits for its first bytes. */
+/** Starts a stream and waits for its first content. Events that say that the server works on it may come first. */
 export async function begin(corral: Corral, path: string, body: unknown) {
   const response = await corral.send(path, body)
   if (response.status !== 200) throw new Error(await response.text())
-  const reader = response.body!.getReader()
+  return await beginReading(response)
+}
+
+/** Reads a stream up to its first content. */
+export async function beginReading({ body }: Response) {
+  const reader = body!.getReader()
   const decoder = new TextDecoder()
-  let text = decoder.decode((await reader.read()).value)
+  let text = ''
+  async function read(): Promise<boolean> {
+    const { done, value } = await reader.read()
+    if (!done) text += decoder.decode(value, { stream: true })
+    return !done
+  }
+  while (!/"(content|response|text)":"[^"]/.test(text)) {
+    if (!(await read())) throw new Error(`The stream has no content: ${text}`)
+  }
   return {
-    /** Returns all text when the stream has ended. */
     async rest(): Promise<string> {
-      for (;;) {
-        const { done, value } = await reader.read()
-        if (done) return text
-        text += decoder.decode(value, { stream: true })
-      }
+      while (await read());
+      return text
     },
     leave: () => reader.cancel()
   }

@@ -4,11 +4,11 @@ import { connect } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
 import {
+  beginReading,
   CAPITAL_QUESTION,
   type Corral,
   DEMO,
   endlessHosted,
-  readContent,
   startCorral,
   until
 } from '../../../support/corral.ts'
@@ -39,7 +39,7 @@ t.test('audit log records who called what, how it ended and its usage, but no pr
 
   const gone = new AbortController()
   const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers: alice, signal: gone.signal })
-  await readContent(answer)
+  await beginReading(answer)
   gone.abort()
   const all = await until('the entry of a disconnected client', async () => {
     const found = await entries(corral, 'limit=50')

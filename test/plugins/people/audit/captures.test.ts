@@ -3,12 +3,12 @@ import { join } from 'node:path'
 import t from 'tap'
 import { boundedCopy } from '../../../../plugins/people/audit/captures/bounded-copy.ts'
 import {
+  beginReading,
   CAPITAL_ANSWER,
   CAPITAL_QUESTION,
   type Corral,
   DEMO,
   endlessHosted,
-  readContent,
   startCorral,
   until
 } from '../../../support/corral.ts'
@@ -105,7 +105,7 @@ t.test('capture of a model ends by size, key, time or server stop', async t => {
   const { headers } = bearer(await newKey(corral, 'carol'))
   const { id: ofCarol } = await begin(corral, { key: 'carol' })
   const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers })
-  await readContent(answer)
+  await beginReading(answer)
   await corral.json('/api/keys/carol', undefined, { ...local, method: 'DELETE' })
   const cut = await until('the record of the interrupted answer', async () => (await records(corral, ofCarol))[0])
   t.match(cut, { key: 'carol', status: 401, code: 'unauthorized', answer: [{ content: String }] })
