@@ -139,7 +139,6 @@ function KeyDialog() {
   )
 }
 
-/** Warnings that concern every view. */
 function Banner() {
   const t = texts.value
   const fault = keepFault.value

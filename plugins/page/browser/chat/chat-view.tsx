@@ -149,7 +149,6 @@ function PresetMenu({ name, onChoose }: { name: string; onChoose: (preset: Prese
   )
 }
 
-/** Opens the settings of a chat. */
 function SettingsButton(props: { settings: Settings; onSave: (settings: Settings) => unknown }) {
   const [isOpen, setOpen] = useState(false)
   return (

@@ -1,32 +1,16 @@
 import type { Element, Root, RootContent, Text } from 'hast'
 import { common, createLowlight } from 'lowlight'
 import { type ComponentChild, h } from 'preact'
+import languages from './code-aliases.json'
 
 /** Other names of languages in code fences. */
-const ALIASES: Record<string, string> = {
-  bash: 'sh shell zsh',
-  c: 'h',
-  cpp: 'c++ cc cxx hpp',
-  csharp: 'cs c#',
-  diff: 'patch',
-  go: 'golang',
-  javascript: 'cjs js jsx mjs',
-  json: 'jsonc',
-  kotlin: 'kt kts',
-  markdown: 'md',
-  python: 'py python3',
-  ruby: 'rb',
-  rust: 'rs',
-  typescript: 'ts tsx mts cts',
-  xml: 'html xhtml svg',
-  yaml: 'yml'
-}
+const aliases = new Map<string, string>(Object.entries(languages))
 const lowlight = createLowlight()
 
 /** Returns the canonical name of a highlighted language, which is prepared when it first appears. */
 function knownLanguage(language: string): string | undefined {
   const lower = language.toLowerCase()
-  const name = Object.keys(ALIASES).find(name => ALIASES[name]!.split(' ').includes(lower)) ?? lower
+  const name = aliases.get(lower) ?? lower
   if (!Object.hasOwn(common, name)) return undefined
   if (!lowlight.registered(name)) lowlight.register(name, common[name]!)
   return name

@@ -168,7 +168,6 @@ export class MarkdownBlocks {
   /** Length of the text before the tail, and of the tail when it was last parsed. */
   #length = 0
   #readLength = 0
-  /** All parts of the text. */
   #parts: Part[] = []
 
   /** Parses a text. @param isComplete whether the text has ended */

@@ -7,7 +7,6 @@ import { useGradually } from '../parts/view-hooks.ts'
 import { texts } from '../texts/texts.ts'
 import type { FormulaToken, MarkdownBlocks, Part } from './markdown-blocks.ts'
 
-/** The Markdown parser, once it is loaded. */
 const reader = signal<typeof MarkdownBlocks | undefined>(undefined)
 
 /** Loads the Markdown parser before an answer needs it. */

@@ -179,7 +179,6 @@ function ToolCalls({ message: { id, chat, state }, calls }: { message: Message; 
   )
 }
 
-/** The arrows between versions of a message. */
 function Versions({ message, opened }: { message: Message; opened: Signal<OpenChat> }) {
   const t = texts.value
   // Subscribes to the tree, to count new versions.
@@ -202,7 +201,6 @@ function Versions({ message, opened }: { message: Message; opened: Signal<OpenCh
   )
 }
 
-/** Regenerates the answer, with the same model or another one. */
 function Again({ message }: { message: Message }) {
   const t = texts.value
   if (message.parent === undefined) return null
@@ -236,7 +234,6 @@ function TokenNote({ timing: { promptTokens, cachedTokens, answerTokens, promptS
   )
 }
 
-/** Time and tokens of an answer. */
 function Figures({ message: { timing, model } }: { message: Message }) {
   const t = texts.value
   if (!timing) return null

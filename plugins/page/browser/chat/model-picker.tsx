@@ -8,7 +8,6 @@ import { linkTo } from '../state/route.ts'
 import { chatModels, engineOf } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 
-/** Shows the model of a chat and chooses another one. */
 export function ModelPicker({ model, onChoose }: { model: string; onChoose: (name: string) => void }) {
   const t = texts.value
   const title = model || t.chooseModel

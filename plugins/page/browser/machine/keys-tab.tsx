@@ -21,7 +21,6 @@ interface MadeKey {
   record: KeyRecord
 }
 
-/** Creates, replaces and revokes the keys of the server. */
 export function KeysTab() {
   const t = texts.value
   const { reply, fault, again } = useReply<{ required: boolean; keys: KeyRecord[] }>('api/keys')

@@ -3,19 +3,15 @@ import { type ApiError, send, streamOf } from '../state/api.ts'
 import { engines, models } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 
-/** Lines kept on the page. */
-const MAX_COUNT = 2000
+const MAX_LINES = 2000
 
 interface LogEvent {
-  engine?: string
   line?: string
-  plain?: string
   startedAt?: string
   endedAt?: string
   exit?: unknown
 }
 
-/** The live output of a model's engines. */
 export function LogsTab() {
   const t = texts.value
   const names = [...new Set([...engines.value, ...models.value].map(({ name }) => name))]
@@ -50,7 +46,7 @@ function Log({ model }: { model: string }) {
       const response = await send('GET', path, { signal, headers: { accept: 'text/event-stream' } })
       for await (const items of streamOf(response, signal)) {
         const fresh = items.flatMap(item => ('comment' in item ? [] : lineOf(JSON.parse(item.data))))
-        setLines(known => [...known, ...fresh].slice(-MAX_COUNT))
+        setLines(known => [...known, ...fresh].slice(-MAX_LINES))
       }
     }
     read().catch(error => {

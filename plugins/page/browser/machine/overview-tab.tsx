@@ -5,12 +5,10 @@ import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { Facts, Fault, Table } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { may, me } from '../state/me.ts'
-import { collectSamples, type LoadSample, samples } from '../state/recent-load.ts'
 import { build, engines, gpus, pools, server } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
-import { LiveChart } from './live-chart.tsx'
+import { collectSamples, LiveChart, type LoadSample, samples } from './live-chart.tsx'
 
-/** The current load of the server, its hardware, and the caller's role. */
 export function OverviewTab() {
   const t = texts.value
   useEffect(collectSamples, [])
@@ -76,7 +74,6 @@ function formatHits({ hits, misses, memory, disk }: PromptCacheRecord): string {
   return share + formatSize(memory + disk)
 }
 
-/** The hardware, the builds that fit it, and what is missing for a better build. */
 function Hardware() {
   const t = texts.value
   const { reply, fault } = useReply<RuntimesReport>('api/runtimes')

@@ -82,7 +82,6 @@ function actionIn({ event, method, route, operation, surface }: AuditEntry): str
   return (route ? [method, route] : [operation, surface && `(${surface})`]).filter(Boolean).join(' ')
 }
 
-/** The tabs about the server, with the role that each requires. */
 const TABS = [
   { id: 'overview', role: 'user', view: OverviewTab },
   { id: 'logs', role: 'admin', view: LogsTab },

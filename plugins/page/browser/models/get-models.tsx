@@ -57,7 +57,6 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
   )
 }
 
-/** The result of a search. */
 function Found({ words, onChoose }: { words: string; onChoose: (model: string) => void }) {
   const t = texts.value
   const { reply, fault } = useReply<SearchReply>(`api/search?q=${encodeURIComponent(words)}`)
@@ -185,7 +184,6 @@ const estimate = (size: number, { size: known, memory }: PlanReply) => size + Ma
 /** Removes the variant from a reference: `hf:owner/name:Q4_K_M` becomes `hf:owner/name`. */
 const withoutVariant = (reference: string) => reference.replace(/(\/[^/:@]+):[^/:@]+/, '$1')
 
-/** A download with its progress and controls. */
 function PullLine({ pull }: { pull: PullReply }) {
   const t = texts.value
   const { id, model, completed, total, speed, state, reason, files } = pull

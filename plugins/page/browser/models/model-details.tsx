@@ -5,7 +5,6 @@ import { useReply } from '../parts/view-hooks.ts'
 import { engineOf } from '../state/server-state.ts'
 import { labelFor, texts } from '../texts/texts.ts'
 
-/** Details of a model: its source, files, metadata, template and license. */
 export function ModelDetails({ name }: { name: string }) {
   const t = texts.value
   const { reply, fault } = useReply<ShownModel>('api/show', { model: name })

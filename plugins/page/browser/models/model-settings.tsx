@@ -1,5 +1,6 @@
 import { useState } from 'preact/hooks'
 import type { ReloadReport } from '../../../../core/contracts/native-records.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
 import { notify } from '../parts/controls.tsx'
 import {
   Actions,
@@ -16,11 +17,9 @@ import {
 import { Fault } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { type ApiError, ask } from '../state/api.ts'
-import { isObject } from '../state/values.ts'
 import { fill, texts } from '../texts/texts.ts'
 
 interface ModelSettings {
-  section: string
   file: string
   settings: Record<string, unknown>
   revision: string
@@ -34,7 +33,6 @@ const OPTIONS = [
   { name: 'temperature', step: 'any', min: 0 }
 ] as const
 
-/** Edits the settings of a model in the configuration file. */
 export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () => void }) {
   const t = texts.value
   const { reply, fault, again } = useReply<ModelSettings>(`api/models/settings?model=${encodeURIComponent(name)}`)

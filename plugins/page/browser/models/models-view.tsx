@@ -178,7 +178,6 @@ function ModelLine({ model }: { model: ModelState }) {
   )
 }
 
-/** The progress of a task for a model. */
 function WorkLine({ status, progress }: { status: string; progress: number | undefined }) {
   return (
     <div class="engine-line">

@@ -80,7 +80,6 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   )
 }
 
-/** Closes the menu around a component. */
 const CloseMenu = createContext(() => {})
 
 /** A button that opens a menu below it. Escape, a choice or a click elsewhere closes it. */

@@ -1,5 +1,5 @@
 import type { ComponentChildren, InputHTMLAttributes, Ref, TextareaHTMLAttributes } from 'preact'
-import { isObject } from '../state/values.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
 import { texts } from '../texts/texts.ts'
 import { Icon, type IconName } from './icons.tsx'
 
@@ -80,7 +80,6 @@ export function Form(props: {
   )
 }
 
-/** The buttons at the end of a form or dialog. */
 export function Actions({ children }: { children: ComponentChildren }) {
   return <footer class="dialog-foot">{children}</footer>
 }
@@ -89,7 +88,6 @@ type Labelled<Attributes> = { label: ComponentChildren } & (Attributes extends u
   ? Omit<Attributes, 'label'>
   : never)
 
-/** An input with its label. */
 export function Field({ label, ...input }: Labelled<InputHTMLAttributes<HTMLInputElement>>) {
   return (
     <label>
@@ -99,7 +97,6 @@ export function Field({ label, ...input }: Labelled<InputHTMLAttributes<HTMLInpu
   )
 }
 
-/** A field of several lines with its label. */
 export function TextField({ label, ...area }: Labelled<TextareaHTMLAttributes<HTMLTextAreaElement>>) {
   return (
     <label>

@@ -117,7 +117,6 @@ export function Table({ head, rows, total }: { head: readonly string[]; rows: re
   )
 }
 
-/** Something that is shown on request. */
 export function More(props: { title: string; class?: string; children: ComponentChildren }) {
   return (
     <details>

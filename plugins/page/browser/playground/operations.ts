@@ -15,9 +15,7 @@ export interface Operation {
   tag: string
   summary: string
   description: string
-  /** The role that it requires. */
   role: Role
-  /** Path and query parameters. */
   parameters: Parameter[]
   /** An example body in JSON, if the route has a body. */
   example?: string
@@ -79,15 +77,12 @@ export function pathWith({ path, parameters }: Operation, given: Readonly<Record
 /** A request that is shown as code. */
 export interface ShownRequest {
   method: string
-  /** The complete URL. */
   url: string
   /** JSON as written. */
   body?: string
-  /** Whether it needs a key. */
   hasKey: boolean
 }
 
-/** Formats a request as a command line. */
 export function asCurl({ method, url, body, hasKey }: ShownRequest): string {
   const quoted = (text: string) => `'${text.replaceAll("'", String.raw`'\''`)}'`
   return lines(' \\\n', [

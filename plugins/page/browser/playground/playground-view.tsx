@@ -1,4 +1,5 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
+import { isObject, parseAnyJson } from '../../../../core/system/json-object.ts'
 import { CopyButton } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
 import { Button, Choices, Field, Form, TextField } from '../parts/forms.tsx'
@@ -8,7 +9,6 @@ import { type ApiError, base, key, send } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { noteRequest, type RecentRequest, recentRequests } from '../state/recent-requests.ts'
 import { go } from '../state/route.ts'
-import { isObject } from '../state/values.ts'
 import { fill, texts } from '../texts/texts.ts'
 import {
   type ApiDocument,
@@ -189,13 +189,7 @@ function Code(props: { class: string; title: string; text: string; label?: strin
   )
 }
 
-const prettyJson = (text: string) => {
-  try {
-    return JSON.stringify(JSON.parse(text), undefined, 2)
-  } catch {
-    return text
-  }
-}
+const prettyJson = (text: string) => JSON.stringify(parseAnyJson(text), undefined, 2) ?? text
 
 /** The timings in a native reply, in ms. */
 function phasesIn(text: string): Pick<RecentRequest, 'load' | 'prompt' | 'generation' | 'tokens'> {
@@ -215,7 +209,6 @@ function phasesIn(text: string): Pick<RecentRequest, 'load' | 'prompt' | 'genera
   }
 }
 
-/** The recent requests of this browser and how long each phase took. */
 function RecentRequests() {
   const t = texts.value
   if (recentRequests.value.length === 0) return null

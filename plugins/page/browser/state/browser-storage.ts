@@ -1,4 +1,5 @@
 import { signal } from '@preact/signals'
+import { parseAnyJson } from '../../../../core/system/json-object.ts'
 
 /* The browser's storage for the page. If it refuses to store something, the page keeps it in memory and warns. */
 
@@ -35,13 +36,8 @@ function textStorage(of: () => Storage) {
     }
   }
   /** Returns a stored JSON value, or the default if it is missing or was edited by hand. */
-  const getJson = <Value>(name: string, otherwise: Value): Value => {
-    try {
-      return (JSON.parse(get(name) || 'null') as Value | null) ?? otherwise
-    } catch {
-      return otherwise
-    }
-  }
+  const getJson = <Value>(name: string, otherwise: Value): Value =>
+    (parseAnyJson(get(name) ?? '') as Value | null | undefined) ?? otherwise
   return { get, set, getJson }
 }
 
@@ -49,6 +45,11 @@ function textStorage(of: () => Storage) {
 export const localTexts = textStorage(() => localStorage)
 /** Kept until the tab is closed. */
 export const tabTexts = textStorage(() => sessionStorage)
+
+/** Creates a random id. `crypto.randomUUID` is not available over plain HTTP. */
+export function newId(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(12)), byte => byte.toString(16).padStart(2, '0')).join('')
+}
 
 /** Opens a channel between the tabs of the browser. Some browsers without storage have no channels either. */
 export function openChannel<Sign>(

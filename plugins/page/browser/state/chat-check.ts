@@ -1,6 +1,6 @@
+import { isObject } from '../../../../core/system/json-object.ts'
 import { fill, texts } from '../texts/texts.ts'
 import type { Attachment, Chat, Message } from './conversation-tree.ts'
-import { isObject } from './values.ts'
 
 /* Validates chats from files and servers, so that no view fails on them later. */
 

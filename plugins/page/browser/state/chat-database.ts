@@ -11,7 +11,6 @@ interface Schema extends DBSchema {
 export interface Changes {
   chats?: readonly Chat[]
   messages?: readonly Message[]
-  /** Ids. */
   goneMessages?: readonly string[]
   /** Id of a chat to delete with its messages. */
   goneChat?: string
@@ -51,7 +50,6 @@ async function rowsOf<Row extends { id: string }>(
   return [...rows.filter(({ id }) => !refused.has(id)), ...others.filter(isWanted)]
 }
 
-/** All chats. */
 export const storedChats = (): Promise<Chat[]> => rowsOf(database?.getAll('chats'), refused.chats)
 
 /** The messages of one chat, or of all. */
@@ -60,11 +58,9 @@ export const storedMessages = (chat?: string): Promise<Message[]> =>
     ? rowsOf(database?.getAll('messages'), refused.messages)
     : rowsOf(database?.getAllFromIndex('messages', 'chat', chat), refused.messages, message => message.chat === chat)
 
-/** One chat, or undefined. */
 export const storedChat = async (id: string): Promise<Chat | undefined> =>
   refused.chats.has(id) ? refused.chats.get(id) : await database?.get('chats', id)
 
-/** One message, or undefined. */
 export const storedMessage = async (id: string): Promise<Message | undefined> =>
   refused.messages.has(id) ? refused.messages.get(id) : await database?.get('messages', id)
 

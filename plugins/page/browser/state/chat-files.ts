@@ -1,3 +1,4 @@
+import { parseAnyJson } from '../../../../core/system/json-object.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { readAll, storeAll } from './chats.ts'
 import { branchTo, type Chat, type Message } from './conversation-tree.ts'
@@ -13,7 +14,6 @@ interface ChatFile {
   presets?: readonly Preset[]
 }
 
-/** Offers a text as a download. */
 function download(name: string, type: string, text: string): void {
   const address = URL.createObjectURL(new Blob([text], { type }))
   const link = document.createElement('a')
@@ -96,12 +96,7 @@ export async function importChats(file: File): Promise<number> {
 
 /** Parses an export of this page. Returns undefined for other files. @throws SyntaxError if the lists are missing */
 function ownChatsOf(text: string): ChatFile | undefined {
-  let file: Partial<ChatFile> | undefined
-  try {
-    file = JSON.parse(text)
-  } catch {
-    return undefined
-  }
+  const file = parseAnyJson(text) as Partial<ChatFile> | null | undefined
   if (file?.corral !== 'chats') return undefined
   if (!Array.isArray(file.chats) || !Array.isArray(file.messages)) throw new SyntaxError('chats, messages')
   return file as ChatFile

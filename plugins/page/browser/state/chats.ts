@@ -1,5 +1,5 @@
 import { batch, computed, type Signal, signal } from '@preact/signals'
-import { openChannel } from './browser-storage.ts'
+import { newId, openChannel } from './browser-storage.ts'
 import { openDatabase, storedChat, storedChats, storedMessage, storedMessages, writeChanges } from './chat-database.ts'
 import {
   branchTo,
@@ -12,14 +12,12 @@ import {
 } from './conversation-tree.ts'
 import { keepDraft } from './drafts.ts'
 import { type ChatDocument, isSameChat, mergeChats, withChange } from './merge-chats.ts'
-import { newId } from './values.ts'
 
 /*
  * The chats in this browser. This module alone changes them, in memory and in the database. Each message is its own
  * signal, so that a token updates one message and nothing else.
  */
 
-/** All chats by id. */
 export const chats = signal<ReadonlyMap<string, Chat>>(new Map())
 /** Whether `chats` has been read. */
 export const isReady = signal(false)
@@ -30,7 +28,6 @@ export const sortedChats = computed(() =>
   )
 )
 
-/** The messages of an open chat. */
 export interface OpenChat {
   readonly messages: ReadonlyMap<string, Signal<Message>>
 }
@@ -182,7 +179,6 @@ export async function editMessage(message: Message, content: string): Promise<vo
   await changeChat(message.chat)
 }
 
-/** Shows the branch that contains a message. */
 export async function showBranch(message: Message): Promise<void> {
   await changeChat(message.chat, { leaf: newestLeafBelow(messagesOf(message.chat), message.id) })
 }
@@ -210,7 +206,6 @@ export async function deleteMessage(message: Message): Promise<void> {
   post({ chat: message.chat, gone: goneMessages })
 }
 
-/** Deletes a chat with its messages. */
 export async function deleteChat(id: string): Promise<void> {
   chats.value = new Map([...chats.peek()].filter(([other]) => other !== id))
   for (const [message, { chat }] of dirty) if (chat === id) dirty.delete(message)

@@ -28,7 +28,6 @@ export interface Chat {
   tools?: string
 }
 
-/** A file attached to a message. */
 export interface Attachment {
   name: string
   kind: 'image' | 'audio' | 'text'
@@ -45,7 +44,6 @@ export interface ToolCall {
   arguments: string
 }
 
-/** Time and tokens of an answer. */
 export interface Timing {
   promptTokens: number
   /** Prompt tokens that the slot had cached. */
@@ -90,7 +88,6 @@ export interface Message {
   error?: { message: string; code: string }
 }
 
-/** Whether a message is an unfinished answer. */
 export const isUnderWay = ({ state }: Message) => state === 'waiting' || state === 'answering'
 
 /** The messages from the root to a leaf. If the leaf was deleted elsewhere, the newest message is used instead. */
@@ -140,7 +137,6 @@ export function withDescendants(messages: ReadonlyMap<string, Message>, id: stri
   return [...found]
 }
 
-/** Makes a title from the first message. */
 export function titleOf(text: string): string {
   const line = text.trim().split('\n', 1)[0]!.replace(/\s+/g, ' ')
   return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line

@@ -6,12 +6,9 @@ import { connection } from './server-state.ts'
 /** The reply of /api/whoami. */
 export interface Me {
   role: Role
-  keyless: boolean
   key?: { name: string }
   /** How to get a higher role. */
   more?: string
-  /** Present for a session of `corral open`. */
-  session?: { expires_at: string }
 }
 
 /** Undefined until the server has replied. */

@@ -13,15 +13,12 @@ export interface RecentRequest {
   firstByte?: number | undefined
   /** Waiting for the model to load or for a slot, as reported by the server. */
   load?: number | undefined
-  /** Prompt processing. */
   prompt?: number | undefined
-  /** Generation. */
   generation?: number | undefined
   total: number
   tokens?: number | undefined
 }
 
-/** Number of requests kept. */
 const MAX_COUNT = 50
 const STORED = 'corral-requests'
 

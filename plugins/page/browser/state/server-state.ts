@@ -1,9 +1,8 @@
 import { batch, computed, effect, signal } from '@preact/signals'
 import type { StateChange, StateSnapshot, StateTopic, StateValue } from '../../../../core/contracts/state-events.ts'
 import { ApiError, base, isKeyWanted, key, send, streamOf } from './api.ts'
-import { openChannel } from './browser-storage.ts'
+import { newId, openChannel } from './browser-storage.ts'
 import { lastModel } from './preferences.ts'
-import { newId } from './values.ts'
 
 /*
  * The current state of the server from its event feed. One tab reads the feed and shares it with the others, because
@@ -50,17 +49,13 @@ export function contextOf(model: string): number | undefined {
   return engine?.state === 'loaded' ? engine.context_length : undefined
 }
 
-function takeSnapshot({ records: all }: StateSnapshot): void {
-  const next = {} as Record<StateTopic, Map<string, unknown>>
-  for (const { topic, key, value } of all) {
-    next[topic] ??= new Map()
-    next[topic].set(key, value)
-  }
-  records.value = next as Records
-}
+type News = { kind: 'snapshot'; data: StateSnapshot } | { kind: 'change'; data: StateChange }
 
-function takeChange({ removed, set }: StateChange): void {
-  const next = { ...records.value } as Record<StateTopic, Map<string, unknown>>
+/** Applies an event of the feed to the records. */
+function update({ kind, data }: News): void {
+  const isWhole = kind === 'snapshot'
+  const { removed, set } = isWhole ? { removed: [], set: data.records } : data
+  const next = (isWhole ? {} : { ...records.value }) as Record<StateTopic, Map<string, unknown>>
   for (const topic of new Set([...removed, ...set].map(({ topic }) => topic))) next[topic] = new Map(next[topic])
   for (const { topic, key } of removed) next[topic].delete(key)
   for (const { topic, key, value } of set) {
@@ -85,8 +80,7 @@ const RETRY = 1000
 type Sign = { from: string } & (
   | { kind: 'reading' | 'leaving' | 'offline' }
   | { kind: 'asking'; hasNothing: boolean }
-  | { kind: 'snapshot'; data: StateSnapshot }
-  | { kind: 'change'; data: StateChange }
+  | News
 )
 
 /** Follows the feed, in this tab or through another one, until the key changes. */
@@ -120,9 +114,10 @@ function follow(usedKey: string): () => void {
     missed = 0
     batch(() => {
       if (sign.kind === 'offline') connection.value = 'offline'
-      if (sign.kind === 'snapshot') takeSnapshot(sign.data)
-      if (sign.kind === 'change') takeChange(sign.data)
-      if (sign.kind === 'snapshot' || sign.kind === 'change') connection.value = 'online'
+      else if (sign.kind === 'snapshot' || sign.kind === 'change') {
+        update(sign)
+        connection.value = 'online'
+      }
     })
   }
   const beat = () => {
@@ -178,14 +173,10 @@ async function read(signal: AbortSignal, post: (sign: Sign) => void, from: strin
           for (const item of items) {
             if ('comment' in item) continue
             last = item.id ?? last
-            const data = JSON.parse(item.data)
-            if (item.event === 'snapshot') {
-              takeSnapshot(data)
-              post({ from, kind: 'snapshot', data })
-            } else if (item.event === 'change') {
-              takeChange(data)
-              post({ from, kind: 'change', data })
-            }
+            if (item.event !== 'snapshot' && item.event !== 'change') continue
+            const news: News = { kind: item.event, data: JSON.parse(item.data) }
+            update(news)
+            post({ from, ...news })
           }
         })
       }
