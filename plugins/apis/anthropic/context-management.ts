@@ -133,7 +133,7 @@ function withoutThinking(messages: readonly Message[], kept: number): { messages
 async function clearToolUses(
   context: EditedContext,
   edit: Edit,
-  { model, steps, window }: Setting,
+  { model, owner, steps, window }: Setting,
   count: Count
 ): Promise<EditedContext> {
   const { body, applied } = context
@@ -145,7 +145,7 @@ async function clearToolUses(
   const limit = inTokens ? compactionLimit(value, window) : value
   if (most === 0 || (inTokens ? !mayReach(limit, body) : uses.length <= limit)) return context
   const clearFirst = (number: number) => ({ ...body, messages: cleared(messages, uses.slice(0, number), edit) })
-  const hashes = hashUses(messages, uses.slice(0, most), JSON.stringify([model, edit]))
+  const hashes = hashUses(messages, uses.slice(0, most), JSON.stringify([model, owner, edit]))
   const original = context.tokens ?? (await count(body))
   let number = hashes.findLastIndex(hash => steps.has(hash)) + 1
   let tokens = number > 0 ? await count(clearFirst(number)) : original
@@ -220,6 +220,8 @@ export interface ManagedContext {
 /** The model whose tokens count, and what is remembered about conversations. */
 interface Setting {
   model: string
+  /** An owner's conversations reveal nothing to others who ask the same. */
+  owner: string | undefined
   steps: ClearedSteps
   /** Tokens that the context can have. */
   window: number

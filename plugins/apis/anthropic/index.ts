@@ -187,7 +187,7 @@ async function answerMessage(
   const { variant } = question
   const { max_tokens: most } = getRequestLimits(deps.config, variant, request.caller)
   const manage = (first: Preparation) =>
-    manageContext(body, first, { model: variant.publicName, steps: deps.steps }, most)
+    manageContext(body, first, { model: variant.publicName, owner: request.caller.owner, steps: deps.steps }, most)
   if (!body.stream) {
     const events = await wholeAnswer(deps, reply, question, async (_, first) =>
       new MessageEvents(head).manage(await manage(first))
@@ -230,7 +230,8 @@ async function countTokens(
     if (!request.context_management) return { input_tokens: original }
     const { variant } = question
     const window = growthLimit(deps.config, variant, reply.request.caller) ?? leased.engine.contextSize
-    const setting = { model: variant.publicName, steps: deps.steps, window }
+    const { owner } = reply.request.caller
+    const setting = { model: variant.publicName, owner, steps: deps.steps, window }
     const { context } = await clearedContext(request, { body, count }, setting)
     const tokens = context.tokens ?? original
     return { input_tokens: tokens, context_management: { original_input_tokens: original } }

@@ -408,11 +408,11 @@ async function count({ messages }: EngineFields): Promise<number> {
 }
 
 const TRIGGER = { type: 'input_tokens', value: 5000 }
-const clear = (uses: number, more: Partial<Edit>, steps = new ClearedSteps(), window = 200_000) =>
+const clear = (uses: number, more: Partial<Edit>, steps = new ClearedSteps(), window = 200_000, owner = 'one') =>
   clearContext(
     conversation(uses),
     [{ type: 'clear_tool_uses_20250919', ...more }],
-    { model: 'a/b', steps, window },
+    { model: 'a/b', owner, steps, window },
     count
   )
 
@@ -467,6 +467,10 @@ t.test('clears more only when the cleared conversation reaches the trigger, for 
     t.ok((await count(body)) <= 5000)
   }
   t.strictSame(numbers, [0, 0, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8])
+  const first = clearedIn((await clear(12, { trigger: TRIGGER })).body).length
+  const other = clearedIn((await clear(12, { trigger: TRIGGER }, steps, 200_000, 'two')).body).length
+  t.equal(other, first, "another owner's conversation is cleared as if nobody else had asked")
+  t.not(first, 8)
 })
 
 t.test('remembers across restarts how far conversations were cleared', async t => {
@@ -508,7 +512,7 @@ t.test('clears the thinking of old turns', async t => {
   const messages = [user, said('a', 'one'), user, said('b', 'two'), result, said('c', 'two'), user, said('d')]
   const edited = async (keep: unknown) => {
     const edits = [{ type: 'clear_thinking_20251015', keep }] as never
-    const setting = { model: 'a/b', steps: new ClearedSteps(), window: 1000 }
+    const setting = { model: 'a/b', owner: 'one', steps: new ClearedSteps(), window: 1000 }
     const { body, applied } = await clearContext({ messages }, edits, setting, count)
     return [(body.messages as any[]).map(message => message.reasoning_content || ''), applied]
   }
