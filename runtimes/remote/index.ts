@@ -8,7 +8,7 @@ import { parseDuration } from '../../core/system/duration.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { createRemoteEngine } from './remote-engine.ts'
 import type { RemoteServers } from './remote-servers.ts'
-import { SERVER_KINDS, serverKind } from './server-kinds.ts'
+import { SERVER_KINDS } from './server-kinds.ts'
 
 const NEEDED: Partial<Record<EngineMode, Capability>> = { chat: 'completion', embedding: 'embedding' }
 
@@ -84,12 +84,7 @@ export default definePlugin({
     const { createRemoteServers } = await import('./remote-servers.ts')
     const models: BroughtModel[] = configured.map(([name, settings]) => {
       parseModelName(name)
-      const servers = createRemoteServers(name, settings.servers, {
-        interval,
-        timeout,
-        log,
-        kind: serverKind(settings.kind)
-      })
+      const servers = createRemoteServers(name, settings.servers, { interval, timeout, log, kind: settings.kind })
       remotes.set(name.toLowerCase(), { settings, servers })
       const capabilities: Capability[] = settings.capabilities ?? ['completion', 'tools']
       return { name, capabilities, contextLength: settings.context ?? DEFAULT_CONTEXT }
@@ -109,11 +104,7 @@ export default definePlugin({
         const name = isDefault ? `${model.owner}/${model.name}` : publicName
         const { settings, servers } = (remotes.get(name.toLowerCase()) ?? remotes.get(key))!
         const contextSize = settings.context ?? DEFAULT_CONTEXT
-        return createRemoteEngine(spec, servers, {
-          model: settings.model,
-          contextSize,
-          kind: serverKind(settings.kind)
-        })
+        return createRemoteEngine(spec, servers, { model: settings.model, contextSize })
       },
       async close() {
         await Promise.all([...remotes.values()].map(({ servers }) => servers.close()))

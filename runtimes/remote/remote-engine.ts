@@ -7,7 +7,6 @@ import { CorralError } from '../../core/errors.ts'
 import { forwardedHeaders } from '../../core/http/forwarded-headers.ts'
 import { withAnySignal } from '../../core/system/abort-signals.ts'
 import { fullContext, messageOf, type RemoteServers } from './remote-servers.ts'
-import type { ServerKind } from './server-kinds.ts'
 
 /** Parallel requests. The remote server decides how many it answers. */
 const SLOTS = 1024
@@ -15,7 +14,7 @@ const SLOTS = 1024
 export function createRemoteEngine(
   spec: EngineSpec,
   servers: RemoteServers,
-  { model, contextSize, kind }: { model: string; contextSize: number; kind: ServerKind }
+  { model, contextSize }: { model: string; contextSize: number }
 ): Engine {
   const stopped = new AbortController()
   let end: (exit: EngineExit) => void = () => {}
@@ -27,7 +26,7 @@ export function createRemoteEngine(
 
   async function stream(path: string, fields: EngineFields, sink: AnswerSink): Promise<void> {
     let begun = false
-    const asked = kind.request(spec.alias, fields, contextSize)
+    const asked = servers.kind.request(spec.alias, fields, contextSize)
     const body = { ...asked, model, stream: true, stream_options: { include_usage: true } }
     const take = async (deltas: Delta[]) => {
       if (deltas.length === 0) return

@@ -2,7 +2,7 @@ import { Agent, type Dispatcher, FormData, request } from 'undici'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
 import { isObject } from '../../core/system/json-object.ts'
-import type { ServerKind } from './server-kinds.ts'
+import { serverKind } from './server-kinds.ts'
 
 export interface RemoteServerSettings {
   /** Such as `http://127.0.0.1:9001/v1`. */
@@ -42,8 +42,10 @@ class ServerFault extends Error {
 export function createRemoteServers(
   name: string,
   settings: readonly RemoteServerSettings[],
-  { interval, timeout, log, kind }: { interval: number; timeout: number; log: HealthLog; kind: ServerKind }
+  options: { interval: number; timeout: number; log: HealthLog; kind?: Parameters<typeof serverKind>[0] }
 ) {
+  const { interval, timeout, log } = options
+  const kind = serverKind(options.kind)
   // Answers may take any time. Only the client or the server ends them.
   const agent = new Agent({ headersTimeout: 0, bodyTimeout: 0, connect: { timeout } })
   const servers: RemoteServer[] = settings.map(({ url, key }) => {
@@ -122,6 +124,7 @@ export function createRemoteServers(
   }
 
   return {
+    kind,
     /**
      * Sends a request to the healthy server with the fewest running requests, and reads the reply with `read`. A server
      * that is unreachable or misbehaves is ejected until a health check succeeds. The request moves to the next server

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { FastifyBaseLogger } from 'fastify'
 import { type Dispatcher, FormData } from 'undici'
 import type {
   AnswerSink,
@@ -11,51 +12,27 @@ import type {
 import { CorralError } from '../../../core/errors.ts'
 import { createRemoteEngine } from '../remote-engine.ts'
 import { createRemoteServers } from '../remote-servers.ts'
-import { serverKind } from '../server-kinds.ts'
 import type { ProgramProcess } from './program-process.ts'
+import type { ProgramModel, ProgramSettings } from './program-settings.ts'
 
 /** Milliseconds until the end of a program is known after its connections broke. */
 const EXIT_LAG_MS = 1000
 const CONNECT_TIMEOUT_MS = 5000
 
-/** What the models of a program are for. */
-export const PROGRAM_KINDS = ['chat', 'embedding', 'rerank', 'transcribe'] as const
-export type ProgramKind = (typeof PROGRAM_KINDS)[number]
-
-export interface ProgramEngineOptions {
-  kind: ProgramKind
-  /** Name of the program under `engines`, and of its model in requests. */
-  name: string
-  model: string
-  /** Path of its API, such as `/v1`. */
-  base: string
-  /** Tokens of context. */
-  contextSize: number
-  /** Maximum concurrent requests. */
-  slots: number
-  memory(): MemoryUse
-  log: { info(object: object, message: string): void; warn(object: object, message: string): void }
-  /** Ends the program, or lets it sleep. */
-  stop(): Promise<void>
-}
-
 type Body = Dispatcher.ResponseData['body']
 
 /** The engine of a running program: requests in OpenAI's format, with the abilities of its kind. */
-export function createProgramEngine(spec: EngineSpec, process: ProgramProcess, options: ProgramEngineOptions): Engine {
-  const { kind, name, model, base, contextSize, slots } = options
-  const servers = createRemoteServers(
-    spec.alias,
-    [{ url: process.address + base, ...(process.key && { key: process.key }) }],
-    {
-      // Its process says whether it lives.
-      interval: 0,
-      timeout: CONNECT_TIMEOUT_MS,
-      log: options.log,
-      kind: serverKind(undefined)
-    }
-  )
-  const remote = createRemoteEngine(spec, servers, { model, contextSize, kind: serverKind(undefined) })
+export function createProgramEngine(
+  spec: EngineSpec,
+  process: ProgramProcess,
+  { program, model }: ProgramModel,
+  { log, memory, stop }: { log: FastifyBaseLogger; memory(): MemoryUse; stop(): Promise<void> }
+): Engine {
+  const { kind, name, base, contextSize, slots } = program
+  const address = { url: process.address + base, key: process.key }
+  // Its process says whether it lives.
+  const servers = createRemoteServers(spec.alias, [address], { interval: 0, timeout: CONNECT_TIMEOUT_MS, log })
+  const remote = createRemoteEngine(spec, servers, { model, contextSize })
   let end: (exit: EngineExit) => void = () => {}
   const stopped = new Promise<EngineExit>(resolve => {
     end = resolve
@@ -118,7 +95,7 @@ export function createProgramEngine(spec: EngineSpec, process: ProgramProcess, o
     }
   }
 
-  const calls: Record<ProgramKind, Partial<Engine>> = {
+  const calls: Record<ProgramSettings['kind'], Partial<Engine>> = {
     chat: { chat: explained(remote.chat!), completion: explained(remote.completion!) },
     embedding: { embed: explained(remote.embed!) },
     rerank: { rerank: explained(rerank) },
@@ -131,16 +108,16 @@ export function createProgramEngine(spec: EngineSpec, process: ProgramProcess, o
     contextSize,
     slots,
     get memory() {
-      return options.memory()
+      return memory()
     },
     get reserved() {
-      return options.memory()
+      return memory()
     },
     exited: Promise.race([process.exited, stopped]).finally(() => servers.close()),
     ...calls[kind],
     async stop() {
       await remote.stop()
-      await options.stop()
+      await stop()
       end({ code: null, signal: null, expected: true })
     },
     logTail: () => process.log.all()

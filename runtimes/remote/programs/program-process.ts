@@ -10,29 +10,13 @@ import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { runTool, ToolError } from '../../../core/system/child-process.ts'
 import { LogTail } from '../../../core/system/log-tail.ts'
 import { groupMemory } from '../../../core/system/processes.ts'
-import { fillIn } from './program-command.ts'
+import { fillIn, type ProgramSettings } from './program-settings.ts'
 
 const HOST = '127.0.0.1'
 /** Milliseconds between questions whether a program is ready. */
 const READY_STEP_MS = 100
 /** Milliseconds that one such question may take. */
 const READY_QUESTION_MS = 5000
-
-export interface LaunchSettings {
-  /** Name of the program under `engines`. */
-  name: string
-  /** The program and its arguments, with placeholders. */
-  command: readonly string[]
-  environment: Readonly<Record<string, string>>
-  directory: string | undefined
-  /** A fixed port; absent for any free one. */
-  port: number | undefined
-  /** Path that answers with a status below 300 once the program is ready. */
-  ready: string
-  /** Milliseconds that it may take to become ready, and to end. */
-  startTimeout: number
-  stopTimeout: number
-}
 
 export type ProgramProcess = Awaited<ReturnType<typeof startProgram>>
 
@@ -43,7 +27,7 @@ const failure = (message: string, cause: string) => new CorralError('load_failed
  * @param model replaces `{model}`
  * @throws CorralError `load_failed` with `details.cause`, `load_timeout`, or the signal's reason
  */
-export async function startProgram(settings: LaunchSettings, model: string, { signal, onProgress }: Waiting) {
+export async function startProgram(settings: ProgramSettings, model: string, waiting: Waiting) {
   const { name, stopTimeout, directory } = settings
   const port = settings.port === undefined ? await freePort() : await requireFree(settings.port, name)
   const key = randomBytes(24).toString('base64url')
@@ -114,7 +98,7 @@ export async function startProgram(settings: LaunchSettings, model: string, { si
     }
   }
   try {
-    await process.untilReady({ ...(signal && { signal }), ...(onProgress && { onProgress }) })
+    await process.untilReady(waiting)
     return process
   } catch (error) {
     await process.stop()

@@ -6,8 +6,9 @@ import type { Model } from '../../../core/contracts/models.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
-import { createProgramEngine, type ProgramKind } from './program-engine.ts'
-import { command, type LaunchSettings, type ProgramProcess, startProgram } from './program-process.ts'
+import { createProgramEngine } from './program-engine.ts'
+import { command, type ProgramProcess, startProgram } from './program-process.ts'
+import type { ProgramModel } from './program-settings.ts'
 
 /** Milliseconds between measurements of a running program's memory. */
 const MEASURE_MS = 10_000
@@ -15,23 +16,6 @@ const MEASURE_MS = 10_000
 const USUAL_MEMORY = 512 * 2 ** 20
 /** Starts of each model whose output is kept. */
 const KEPT_LOGS = 3
-
-export interface ProgramSettings extends LaunchSettings {
-  kind: ProgramKind
-  base: string
-  contextSize: number
-  slots: number
-  /** Bytes by memory pool; absent to measure its main memory. */
-  memory: MemoryUse | undefined
-  /** How it gives up its memory without ending, and the milliseconds until it is ended nevertheless. */
-  sleep: { path: string; wake: string; for: number } | undefined
-}
-
-/** A model, its program, and the path or name that replaces `{model}` in the command. */
-export interface ProgramModel {
-  program: ProgramSettings
-  model: string
-}
 
 interface State {
   process?: ProgramProcess | undefined
@@ -132,7 +116,6 @@ export function createProgramProvider(
 
   async function start(spec: EngineSpec, waiting: Waiting): Promise<Engine> {
     const found = find(spec.variant)!
-    const { program, model } = found
     const state = stateOf(spec.variant)
     const process = await acquire(found, state, waiting)
     const measure = async () => {
@@ -140,9 +123,7 @@ export function createProgramProvider(
     }
     await measure()
     const timer = setInterval(() => void measure(), MEASURE_MS).unref()
-    const engine = createProgramEngine(spec, process, {
-      ...program,
-      model,
+    const engine = createProgramEngine(spec, process, found, {
       log,
       memory: () => useOf(found, state),
       stop: () => release(process, found, state)

@@ -1,0 +1,151 @@
+import { type Static, Type } from 'typebox'
+import { ConfigError } from '../../../core/config/config-error.ts'
+import { Bytes, Path, Timeout } from '../../../core/config/core-schema.ts'
+import { errorMessage } from '../../../core/errors.ts'
+import { parseBytes } from '../../../core/system/bytes.ts'
+import { findExecutable } from '../../../core/system/child-process.ts'
+import { parseDuration } from '../../../core/system/duration.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+
+export const Program = Type.Object(
+  {
+    command: Type.String({
+      minLength: 1,
+      description:
+        'Program and arguments, without a shell; {port}, {model} (its "files", or else its name) and {key} (a fresh secret that requests carry) are filled in'
+    }),
+    kind: Type.Optional(
+      Type.Enum(['chat', 'embedding', 'rerank', 'transcribe'], {
+        description: 'What its models are for; chat if absent'
+      })
+    ),
+    ready: Type.Optional(
+      Type.String({
+        pattern: '^/',
+        description: 'Path that answers with a status below 300 once it is ready; /health if absent'
+      })
+    ),
+    base: Type.Optional(
+      Type.String({ pattern: '^(/.*)?$', description: "Path of its API in OpenAI's format; /v1 if absent" })
+    ),
+    port: Type.Optional(
+      Type.Integer({ minimum: 1, maximum: 65535, description: 'Port that its command fixes; a free one if absent' })
+    ),
+    parallel: Type.Optional(
+      Type.Integer({ minimum: 1, description: 'Maximum requests at the same time; 8 if absent' })
+    ),
+    context: Type.Optional(Type.Integer({ minimum: 1, description: 'Context size in tokens; 4096 if absent' })),
+    capabilities: Type.Optional(
+      Type.Array(Type.Enum(['tools', 'thinking', 'vision']), {
+        description: 'What a chat model can do; tools if absent'
+      })
+    ),
+    memory: Type.Optional(
+      Type.Record(Type.String(), Bytes({ description: 'Bytes' }), {
+        description: 'Memory that it needs, by host or GPU as in "corral ps"; its main memory is measured if absent'
+      })
+    ),
+    sleep: Type.Optional(
+      Type.Object(
+        {
+          path: Type.String({ pattern: '^/', description: 'POST here makes it give up its memory' }),
+          wake: Type.String({ pattern: '^/', description: 'POST here makes it ready again' }),
+          for: Type.Optional(Timeout({ description: 'How long it sleeps before it is ended; 1h if absent' }))
+        },
+        { additionalProperties: false, description: 'How it sleeps instead of being ended' }
+      )
+    ),
+    environment: Type.Optional(
+      Type.Record(Type.String(), Type.String(), { description: 'More environment variables' })
+    ),
+    directory: Type.Optional(Path({ description: 'Its working directory' })),
+    start_timeout: Type.Optional(Timeout({ description: 'How long it may take to become ready; 10m if absent' })),
+    stop_timeout: Type.Optional(
+      Timeout({ description: 'How long it may take to end before it is killed; 5s if absent' })
+    )
+  },
+  { additionalProperties: false }
+)
+
+export type ProgramSettings = ReturnType<typeof readProgram>
+
+/** A model, its program, and the path or name that replaces `{model}` in the command. */
+export interface ProgramModel {
+  program: ProgramSettings
+  model: string
+}
+
+export const mistake = (setting: string, message: string) => new ConfigError([{ where: setting, setting, message }])
+
+/** Fills in what a program's settings leave out. Times are milliseconds. */
+export function readProgram(name: string, program: Static<typeof Program>) {
+  const { kind = 'chat', memory, sleep } = program
+  const time = (given: string | number | undefined, usual: string) => parseDuration(given ?? usual)!
+  let command: string[]
+  try {
+    command = splitCommand(program.command)
+  } catch (error) {
+    throw mistake(`engines.${name}.command`, `The command cannot be read: ${errorMessage(error)}.`)
+  }
+  if (program.port === undefined && !command.some(part => part.includes('{port}'))) {
+    throw mistake(
+      `engines.${name}.command`,
+      'The command lacks {port}. Add it where the program gets its port, or set "port".'
+    )
+  }
+  return {
+    name,
+    kind,
+    command,
+    environment: program.environment ?? {},
+    directory: program.directory,
+    port: program.port,
+    ready: program.ready ?? '/health',
+    base: program.base ?? '/v1',
+    contextSize: program.context ?? 4096,
+    slots: program.parallel ?? 8,
+    memory: memory && Object.fromEntries(Object.entries(memory).map(([pool, bytes]) => [pool, parseBytes(bytes)!])),
+    sleep: sleep && { path: sleep.path, wake: sleep.wake, for: time(sleep.for, '1h') },
+    startTimeout: time(program.start_timeout, '10m'),
+    stopTimeout: time(program.stop_timeout, '5s')
+  }
+}
+
+/** A quoted part, an escaped character, white space, or plain text. */
+const PIECE = /"((?:\\["\\]|[^"])*)"|'([^']*)'|\\([\s"'\\])|(\s+)|([^\s"'\\]+|\\)/gy
+
+/**
+ * Splits a command into its program and arguments, as a shell does without expanding anything. No shell reads it.
+ * @throws Error if a quotation mark is not closed, or if there is no program
+ */
+export function splitCommand(command: string): string[] {
+  const words: string[] = []
+  let word: string | undefined
+  let read = 0
+  for (const [piece, double, single, escaped, space, plain] of command.matchAll(PIECE)) {
+    read += piece.length
+    if (space === undefined) word = (word ?? '') + (double?.replace(/\\(["\\])/g, '$1') ?? single ?? escaped ?? plain)
+    else if (word !== undefined) {
+      words.push(word)
+      word = undefined
+    }
+  }
+  if (read < command.length) throw new Error(`the quotation mark ${command[read]} is not closed`)
+  if (word !== undefined) words.push(word)
+  if (words.length === 0) throw new Error('it is empty')
+  return words
+}
+
+/** Replaces `{port}`, `{model}` and `{key}`, a fresh secret that requests carry as a bearer token. */
+export function fillIn(text: string, values: Record<'port' | 'model' | 'key', string>): string {
+  return text.replace(/\{(port|model|key)\}/g, (_, name: keyof typeof values) => values[name])
+}
+
+/** Sentences about the programs of the section `engines` that do not exist on this machine. */
+export function missingPrograms(section: Readonly<Record<string, unknown>> = {}): string[] {
+  return Object.entries(section).flatMap(([name, settings]) => {
+    const [program = ''] = isObject(settings) ? splitCommand(String(settings.command)) : []
+    if (findExecutable(program)) return []
+    return `The program "${program}" of engines.${name} was not found. Install it, or write its whole path in "command".`
+  })
+}
