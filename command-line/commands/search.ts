@@ -36,53 +36,28 @@ export async function search(context: CommandContext, words: string[], options: 
  * @param width columns; undefined is unlimited
  */
 export function formatFound(models: readonly FoundRepository[], width: number | undefined, now: Date): string {
-  const rows = models.map(model => {
-    const { size, variant, downloads, updated, license, fits } = toTexts(model, now)
-    const answer = [fits === undefined ? '' : fits ? 'yes' : 'no', ...(model.gated ? ['gated'] : [])]
-    return [size ?? '?', variant, answer.filter(Boolean).join(', '), downloads, updated, license, pullCommand(model)]
-  })
+  const rows = models.map(({ model, size, variant = '', memory, gated, downloads, updated_at, license = '' }) => [
+    size === undefined ? '?' : formatBytes(size),
+    variant,
+    [memory && (memory.fits ? 'yes' : 'no'), gated && 'gated'].filter(Boolean).join(', '),
+    downloads === undefined ? '' : countText(downloads),
+    updated_at === undefined ? '' : relativeTime(updated_at, now),
+    license,
+    `corral pull ${model}`
+  ])
   const titles = ['>SIZE', 'VARIANT', 'FITS', '>DOWNLOADS', 'UPDATED', 'LICENCE', 'GET IT WITH']
   const table = formatTable(titles, rows, Number.POSITIVE_INFINITY)
   const isWide = width !== undefined && table.split('\n').some(line => line.length > width)
-  const shown = isWide ? models.map(model => formatBlock(model, width, now)).join('\n') : table
+  // The command that pulls a model is the heading of its block.
+  const [heads, ...cells] = [titles, ...rows].map(row => [row.at(-1)!, ...row.slice(0, -1)]) as [
+    string[],
+    ...string[][]
+  ]
+  const shown = isWide ? formatTable(heads, cells, width) : table
   const unknown = models.filter(({ problem }) => problem !== undefined)
   const notes = unknown.map(({ model, problem }) => `${model}: ${problem}`).join('\n')
   const parts = notes === '' ? [] : [wrapLines(printable(notes), width ?? Number.POSITIVE_INFINITY)]
-  return [isWide ? printable(shown) : shown, ...parts].join('\n\n')
-}
-
-const pullCommand = ({ model }: FoundRepository) => `corral pull ${model}`
-
-function toTexts({ size, variant = '', memory, downloads, updated_at, license = '' }: FoundRepository, now: Date) {
-  return {
-    size: size === undefined ? undefined : formatBytes(size),
-    variant,
-    fits: memory?.fits,
-    downloads: downloads === undefined ? '' : countText(downloads),
-    updated: updated_at === undefined ? '' : relativeTime(updated_at, now),
-    license
-  }
-}
-
-/** The pull command, with as many facts about the model per line as fit below it. */
-function formatBlock(model: FoundRepository, width: number, now: Date): string {
-  const { size, variant, fits, downloads, updated, license } = toTexts(model, now)
-  const facts = [
-    size ?? 'size unknown',
-    variant,
-    fits === undefined ? '' : fits ? 'fits' : 'too large',
-    model.gated ? 'gated' : '',
-    downloads && `${downloads} downloads`,
-    updated,
-    license
-  ]
-  const lines = [pullCommand(model)]
-  for (const fact of facts.filter(Boolean)) {
-    const longer = `${lines.at(-1)}  ${fact}`
-    if (lines.length > 1 && longer.length <= width) lines[lines.length - 1] = longer
-    else lines.push(`  ${fact}`)
-  }
-  return lines.join('\n')
+  return [shown, ...parts].join('\n\n')
 }
 
 /** Formats a count: `1.2M`, `90k`. */
