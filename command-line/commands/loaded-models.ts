@@ -95,12 +95,7 @@ interface LogsReply {
   engines: EngineLogRecord[]
 }
 
-interface LogsOptions {
-  follow?: boolean
-  lines?: string
-  raw?: boolean
-  json?: boolean
-}
+type LogsOptions = Options<'follow' | 'raw' | 'json', 'lines'>
 
 export async function logs(context: CommandContext, model: string, options: LogsOptions): Promise<void> {
   const { follow, raw = false, json } = options
@@ -127,67 +122,52 @@ export async function logs(context: CommandContext, model: string, options: Logs
       }
       const reply = await client.json<LogsReply>('GET', `${path}?${query}`)
       if (json) printJson(reply)
-      else print(raw ? formatRawLogs(reply) : formatLogs(reply, lines))
+      else print(formatLogs(reply, raw, lines))
     },
     'Engine logs exist only while the server runs.'
   )
 }
 
-function header({ engine, build, startedAt }: Pick<EngineLogRecord, 'engine' | 'build' | 'startedAt'>): string {
-  return `== engine ${engine}, started ${startedAt} on ${build} ==`
-}
-
-function ending({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'exit' | 'failure'>): string | undefined {
-  if (endedAt === undefined) return undefined
-  const how = exit ? (exit.signal ?? `exit code ${exit.code}`) : 'not started'
-  const why = failure ? ` ${failure.code} (${failure.cause}): ${failure.message}` : ''
-  return `== ended ${endedAt}, ${how} ==${why}`
-}
-
 /** Number of lines that the server keeps per engine. */
 const MAX_ENGINE_LINES = 500
 
-/** Describes the events of each engine, newest last. @param most maximum number of events per engine */
-export function formatLogs({ model, engines }: LogsReply, most = Number.POSITIVE_INFINITY): string {
-  if (engines.length === 0) return noEngine(model)
-  return engines
-    .toReversed()
-    .map(record => {
-      const { events, lines } = record
-      // Engines of other plugins may have raw lines only.
-      const texts = events ? events.map(({ text }) => text) : lines
-      const shown = most === 0 ? [] : texts.slice(-most)
-      return [plainHeader(record), ...shown.map(text => `  ${text}`), ...plainEnding(record)].join('\n')
-    })
-    .join('\n\n')
-}
-
-export function formatRawLogs({ model, engines }: LogsReply): string {
-  if (engines.length === 0) return noEngine(model)
-  return engines
-    .toReversed()
-    .map(record => {
-      const dropped = record.dropped > 0 ? [`(${record.dropped} earlier lines)`] : []
-      const end = ending(record)
-      return [header(record), ...dropped, ...record.lines, ...(end === undefined ? [] : [end])].join('\n')
-    })
-    .join('\n\n')
+/**
+ * Describes the events of each engine, newest last, or shows its raw lines.
+ * @param most maximum number of events per engine
+ */
+export function formatLogs({ model, engines }: LogsReply, raw: boolean, most = Number.POSITIVE_INFINITY): string {
+  if (engines.length === 0) return `No engine has run ${model} since the server started.`
+  const texts = engines.toReversed().map(record => {
+    const { events, lines, dropped } = record
+    const earlier = raw && dropped > 0 ? [`(${dropped} earlier lines)`] : []
+    // Engines of other plugins may have raw lines only.
+    const shown = (events?.map(({ text }) => text) ?? lines).slice(-most).map(text => `  ${text}`)
+    const body = raw ? lines : most === 0 ? [] : shown
+    return [beginning(record, raw), ...earlier, ...body, ...ending(record, raw)].join('\n')
+  })
+  return texts.join('\n\n')
 }
 
 function eventText(event: LogEvent, raw: boolean): string | undefined {
   if ('line' in event) return raw ? event.line : event.plain && `  ${event.plain}`
-  if ('startedAt' in event) return raw ? header(event) : plainHeader(event)
-  return raw ? ending(event) : plainEnding(event).join('\n')
+  return 'startedAt' in event ? beginning(event, raw) : ending(event, raw).join('\n')
 }
 
-const noEngine = (model: string) => `No engine has run ${model} since the server started.`
+type EngineStart = Pick<EngineLogRecord, 'engine' | 'build' | 'startedAt'>
+type EngineEnd = Pick<EngineLogRecord, 'endedAt' | 'exit' | 'failure'>
 
-function plainHeader({ engine, build, startedAt }: Pick<EngineLogRecord, 'engine' | 'build' | 'startedAt'>): string {
-  return `Engine ${engine}, started at ${clock(startedAt)} on ${build}`
-}
+const beginning = ({ engine, build, startedAt }: EngineStart, raw: boolean) =>
+  raw
+    ? `== engine ${engine}, started ${startedAt} on ${build} ==`
+    : `Engine ${engine}, started at ${clock(startedAt)} on ${build}`
 
-function plainEnding({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'exit' | 'failure'>): string[] {
+function ending({ endedAt, exit, failure }: EngineEnd, raw: boolean): string[] {
   if (endedAt === undefined) return []
+  if (raw) {
+    const how = exit ? (exit.signal ?? `exit code ${exit.code}`) : 'not started'
+    const why = failure ? ` ${failure.code} (${failure.cause}): ${failure.message}` : ''
+    return [`== ended ${endedAt}, ${how} ==${why}`]
+  }
   if (failure) return [`  failed at ${clock(endedAt)}: ${failure.message} (${failure.code}, ${failure.cause})`]
   if (!exit) return [`  failed to start (${clock(endedAt)})`]
   const fine = exit.code === 0 || exit.signal === 'SIGTERM'

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { formatLogs, formatRawLogs } from '../../../command-line/commands/loaded-models.ts'
+import { formatLogs } from '../../../command-line/commands/loaded-models.ts'
 import type { EngineLogRecord } from '../../../core/contracts/engine-log.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { createLogEvents } from '../../../plugins/apis/native/log-routes.ts'
@@ -82,14 +82,14 @@ t.test('a follower of the log gets all lines in order', t => {
 })
 
 t.test('prints logs for people', t => {
-  t.equal(formatLogs({ model: 'a/b', engines: [] }), 'No engine has run a/b since the server started.')
+  t.equal(formatLogs({ model: 'a/b', engines: [] }, false), 'No engine has run a/b since the server started.')
   const failure = { code: 'load_failed', cause: 'not_gguf', message: 'It is a page.' }
   const engines = [
     record({ engine: 'new', lines: ['x'] }),
     record({ engine: 'old', lines: ['y'], dropped: 3, endedAt: 'now', exit: { code: 1, signal: null }, failure })
   ]
   t.equal(
-    formatRawLogs({ model: 'a/b', engines }),
+    formatLogs({ model: 'a/b', engines }, true),
     `== engine old, started then on b ==
 (3 earlier lines)
 y
@@ -137,7 +137,7 @@ t.test('explains logs in plain words', t => {
     'each event follows its line'
   )
   log.end({ code: null, signal: 'SIGKILL' } as Parameters<typeof log.end>[0], undefined)
-  const text = formatLogs({ model: 'a/b', engines: book.records('a/b') }, 2)
+  const text = formatLogs({ model: 'a/b', engines: book.records('a/b') }, false, 2)
   t.match(
     text,
     /^Engine e, started at \d{4}-.* on b\n {2}request 0: the context was full\n {2}error: .*\n {2}ended at .* with SIGKILL$/
