@@ -88,18 +88,6 @@ export function toServerSettings({ core, sections, paths, origins }: LoadedConfi
   return { host: core.host, port: core.port, secure: core.tls.certificate !== '', apiKey, paths, origins }
 }
 
-/** Where a command looks for a server, in this order. */
-export interface AddressPlan {
-  /** Address from a flag or the environment, if any. */
-  named: string | undefined
-  /** Whether it comes from a flag, which excludes a server of the data directory at another address. */
-  byFlag: boolean
-  /** Whether the server of the data directory may be used, and one may be started if none is running. */
-  local: boolean
-  /** Configured or default address, tried if no server uses the data directory. */
-  usual: string | undefined
-}
-
 /**
  * Decides where to look. A named address on another machine is the only candidate, because the command must not act on
  * this one. A named data directory is served by the server that claims it or by none.
@@ -107,14 +95,21 @@ export interface AddressPlan {
 export function planAddresses(
   settings: Pick<ServerSettings, 'host' | 'port' | 'isAddress' | 'origins'> & { secure?: boolean },
   isLocal: (host: string) => boolean = isThisMachine
-): AddressPlan {
+) {
   const { host, port, secure, isAddress, origins } = settings
   const isNamed = (setting: string) => /^(flag|env) /.test(origins[setting] ?? '')
-  const byFlag = ['host', 'port'].some(setting => origins[setting]?.startsWith('flag '))
   const address = port === 0 ? undefined : clientAddress(host, port, secure)
-  const local = !isAddress && isLocal(host)
-  if (isNamed('host') || isNamed('port')) return { named: address, byFlag, local, usual: undefined }
-  return { named: undefined, byFlag, local: true, usual: isNamed('home') ? undefined : address }
+  const hasName = isNamed('host') || isNamed('port')
+  return {
+    /** Address from a flag or the environment, if any. */
+    named: hasName ? address : undefined,
+    /** Whether it comes from a flag, which excludes a server of the data directory at another address. */
+    byFlag: ['host', 'port'].some(setting => origins[setting]?.startsWith('flag ')),
+    /** Whether the server of the data directory may be used, and one may be started if none is running. */
+    local: !hasName || (!isAddress && isLocal(host)),
+    /** Configured or default address, tried if no server uses the data directory. */
+    usual: hasName || isNamed('home') ? undefined : address
+  }
 }
 
 /** The client address of a server that listens on this host. A wildcard address includes loopback. */
