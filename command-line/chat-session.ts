@@ -294,10 +294,7 @@ export const baseText = (model: string) =>
  * Explains why an answer was truncated and how to get more. Undefined if it is complete.
  * @param inChat suggests `/set` instead of flags
  */
-export function cutText(
-  { cutBy, contextLength, largerContext, eval_count: tokens = 0 }: Answered,
-  inChat: boolean
-): string | undefined {
+export function cutText({ cutBy, contextLength, largerContext, eval_count: tokens = 0 }: Answered, inChat: boolean) {
   if (!cutBy) return undefined
   const set = (name: string, value: number) =>
     inChat ? `/set ${name} ${value}` : `--${name.replace('_', '-')} ${value}`

@@ -29,12 +29,7 @@ export async function pickModel(client: ServerClient): Promise<string> {
  * @returns the name of the pulled model, with its variant if there was a choice
  * @throws CommandFailure if the user declines or the model cannot be pulled
  */
-export async function offerPull(
-  client: ServerClient,
-  model: string,
-  missing: ServerRefusal,
-  yes: boolean
-): Promise<string> {
+export async function offerPull(client: ServerClient, model: string, missing: ServerRefusal, yes: boolean) {
   if (!atTerminal() && !yes) {
     const pull = `corral pull ${model}`
     // A name without an owner identifies no model at a hub, unless the server's message suggests a pull.

@@ -17,11 +17,7 @@ type Part = 'thinking' | 'content'
  * thinking and no control characters. Other output gets only the answer, unchanged.
  * @returns the finished answer, or undefined if `signal` stopped it
  */
-export async function printAnswer(
-  session: ChatSession,
-  prompt: string,
-  { verbose, raw, signal }: PrintOptions
-): ReturnType<ChatSession['ask']> {
+export async function printAnswer(session: ChatSession, prompt: string, { verbose, raw, signal }: PrintOptions) {
   const waiting = await showProgress('waiting for the model', { plain: 'nothing' })
   const printer = await openPrinter(raw)
   const print = (part: Part) => (text: string) => {

@@ -22,7 +22,6 @@ import {
   printText,
   relativeTime
 } from '../output.ts'
-import type { ServerClient } from '../server-client.ts'
 import { ask, type ServerConnection, unlessNoServer, withServer } from '../server-connection.ts'
 
 export async function version(context: CommandContext, { json }: Options): Promise<void> {
@@ -46,18 +45,13 @@ export async function version(context: CommandContext, { json }: Options): Promi
 
 export async function usage(context: CommandContext, { by, since, json }: Options & { by: string; since: string }) {
   const reply = await ask<UsageReply>(context, 'GET', `/api/usage?${new URLSearchParams({ by, since })}`)
-  printResult(json, reply, formatUsage)
-}
-
-export function formatUsage({ by, usage, total }: UsageReply): string {
-  const cells = (name: string, { requests, tokens_in, tokens_cached, tokens_out }: UsageReply['total']) => [
-    name,
-    ...[requests, tokens_in, tokens_cached, tokens_out].map(String)
-  ]
-  return formatTable(
-    [by.toUpperCase(), '>REQUESTS', '>IN', '>CACHED', '>OUT'],
-    [...usage.map(row => cells(row.name, row)), cells('total', total)]
-  )
+  printResult(json, reply, ({ by, usage, total }) => {
+    const rows = [...usage, { name: 'total', ...total }].map(row => [
+      row.name,
+      ...[row.requests, row.tokens_in, row.tokens_cached, row.tokens_out].map(String)
+    ])
+    return formatTable([by.toUpperCase(), '>REQUESTS', '>IN', '>CACHED', '>OUT'], rows)
+  })
 }
 
 type AuditOptions = Options<'follow' | 'json', 'since' | 'key' | 'limit'>
@@ -83,15 +77,14 @@ export async function audit(context: CommandContext, { json, follow, ...filter }
         return
       }
       const { entries } = await client.json<{ entries: AuditEntry[] }>('GET', `/api/audit?${query}`)
-      printResult(json, entries, formatEntries)
+      printResult(json, entries, () =>
+        entries.length === 0
+          ? 'No entries match. Try a longer --since, or leave out --key.'
+          : formatTable(['TIME', 'WHO', 'WHAT', 'MODEL', 'OUTCOME', '>TOKENS', '>TIME TAKEN'], entries.map(toCells))
+      )
     },
     { why: 'The audit log is read through the server.', or: home => `read logs/audit/*.jsonl in ${home}` }
   )
-}
-
-export function formatEntries(entries: readonly AuditEntry[]): string {
-  if (entries.length === 0) return 'No entries match. Try a longer --since, or leave out --key.'
-  return formatTable(['TIME', 'WHO', 'WHAT', 'MODEL', 'OUTCOME', '>TOKENS', '>TIME TAKEN'], entries.map(toCells))
 }
 
 function toCells(entry: AuditEntry): string[] {
@@ -164,28 +157,24 @@ export async function drain(context: CommandContext, options: Options<'wait' | '
     }
     const { open } = await client.json<DrainState>('POST', '/api/drain')
     printNote(`The server accepts no new requests; ${openText(open)}.`)
-    if (wait || timeout !== undefined) await untilDrained(client, limit)
+    const signal = interruption()
+    const began = performance.now()
+    while (wait || timeout !== undefined) {
+      const { draining, open } = await client.json<DrainState>('GET', '/api/drain')
+      if (!draining) {
+        throw failure(
+          'Someone ended the drain, and the server accepts requests again. Start over with: corral drain --wait'
+        )
+      }
+      if (open === 0) return printNote('All requests have finished. The server can be stopped.')
+      if (performance.now() - began >= limit) {
+        throw failure(
+          `The drain timed out: ${openText(open)}. The server still accepts no new requests. Wait longer, or end the drain with: corral drain --undo`
+        )
+      }
+      await sleep(DRAIN_POLL_MS, undefined, { signal }).catch(() => signal.throwIfAborted())
+    }
   })
-}
-
-async function untilDrained(client: ServerClient, limit: number): Promise<void> {
-  const signal = interruption()
-  const began = performance.now()
-  for (;;) {
-    const { draining, open } = await client.json<DrainState>('GET', '/api/drain')
-    if (!draining) {
-      throw failure(
-        'Someone ended the drain, and the server accepts requests again. Start over with: corral drain --wait'
-      )
-    }
-    if (open === 0) return printNote('All requests have finished. The server can be stopped.')
-    if (performance.now() - began >= limit) {
-      throw failure(
-        `The drain timed out: ${openText(open)}. The server still accepts no new requests. Wait longer, or end the drain with: corral drain --undo`
-      )
-    }
-    await sleep(DRAIN_POLL_MS, undefined, { signal }).catch(() => signal.throwIfAborted())
-  }
 }
 
 const openText = (open: number) => `${plural(open, 'request')} ${open === 1 ? 'is' : 'are'} open`
@@ -193,26 +182,24 @@ const openText = (open: number) => `${plural(open, 'request')} ${open === 1 ? 'i
 export async function cacheList(context: CommandContext, { json }: Options): Promise<void> {
   const report = await ask<CacheReport>(context, 'GET', '/api/cache')
   if (!json && report.models.length === 0) return printNote('Nothing is stored yet.')
-  printResult(json, report, formatCache)
+  printResult(json, report, ({ models }) => {
+    const rows = models.map(({ model, conversations, tokens, memory, disk, hits, misses, restored_tokens }) => [
+      model,
+      `${conversations}`,
+      `${tokens}`,
+      formatBytes(memory),
+      formatBytes(disk),
+      hits + misses === 0 ? '-' : `${Math.round((100 * hits) / (hits + misses))} %`,
+      `${restored_tokens}`
+    ])
+    return formatTable(['MODEL', '>CONVERSATIONS', '>TOKENS', '>MEMORY', '>DISK', '>FOUND', '>SAVED'], rows)
+  })
 }
 
 export async function cacheClear(context: CommandContext, model: string | undefined): Promise<void> {
   const query = model === undefined ? '' : `?${new URLSearchParams({ model })}`
   const { deleted } = await ask<ClearedCache>(context, 'DELETE', `/api/cache${query}`)
   printNote(`Deleted ${plural(deleted, 'stored conversation')}.`)
-}
-
-function formatCache({ models }: CacheReport): string {
-  const rows = models.map(({ model, conversations, tokens, memory, disk, hits, misses, restored_tokens }) => [
-    model,
-    `${conversations}`,
-    `${tokens}`,
-    formatBytes(memory),
-    formatBytes(disk),
-    hits + misses === 0 ? '-' : `${Math.round((100 * hits) / (hits + misses))} %`,
-    `${restored_tokens}`
-  ])
-  return formatTable(['MODEL', '>CONVERSATIONS', '>TOKENS', '>MEMORY', '>DISK', '>FOUND', '>SAVED'], rows)
 }
 
 const ASKS = { whenNone: 'fail', without: 'Only a running server can capture.' } as const

@@ -144,12 +144,7 @@ async function checkWritable(directory: string): Promise<void> {
  * @param optional returns undefined if no server can be reached
  * @throws CommandFailure if a server that should answer does not
  */
-async function reportOfServer(
-  context: CommandContext,
-  optional: boolean,
-  build: boolean,
-  progress: Progress
-): Promise<RuntimesReport | undefined> {
+async function reportOfServer(context: CommandContext, optional: boolean, build: boolean, progress: Progress) {
   const poll = async ({ client }: ServerConnection) => {
     for (;;) {
       const timeout = abortAfter(ANSWER_TIMEOUT_MS)
@@ -170,12 +165,7 @@ async function reportOfServer(
  * Examines in this process, and installs a build if requested. Builds can be shared, so the data directory is not
  * claimed and a server may be running on it.
  */
-async function examineHere(
-  context: CommandContext,
-  config: LoadedConfig,
-  build: boolean,
-  progress: Progress
-): Promise<RuntimesReport> {
+async function examineHere(context: CommandContext, config: LoadedConfig, build: boolean, progress: Progress) {
   const signal = interruption()
   return await withLocalService(context, config, 'runtimes', async runtimes => {
     await runtimes.rank({ signal })

@@ -143,12 +143,7 @@ const nothingFound = ({ from, folder }: FoundModels) =>
   `${TOOLS[from] ?? from} has no models in ${printable(folder)}, so nothing was imported.`
 
 /** @param shown warnings already printed for earlier models, which are not repeated */
-async function importOne(
-  client: ServerClient,
-  from: string,
-  { found, name }: FoundModel,
-  shown: Set<string>
-): Promise<void> {
+async function importOne(client: ServerClient, from: string, { found, name }: FoundModel, shown: Set<string>) {
   const labels = { first: `reading ${printable(name)}`, what: `import of ${printable(name)}` }
   try {
     const reply = await streamWork<ImportedReply>(client, '/api/import', { from, found }, labels)

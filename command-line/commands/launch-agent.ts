@@ -188,11 +188,7 @@ async function limitingSettings(context: CommandContext, client: ServerClient, m
 }
 
 /** Prints everything that a launch would write and start, without the key. */
-function printLaunch(
-  { env: given }: CommandContext,
-  { agent, facts, plan, path, diff }: Planned,
-  words: string[]
-): void {
+function printLaunch({ env: given }: CommandContext, { agent, facts, plan, path, diff }: Planned, words: string[]) {
   const { own, env, args } = plan
   const { key } = facts
   for (const [path, text] of Object.entries(own)) printText(`# ${path}\n${text}`)
@@ -205,11 +201,7 @@ function printLaunch(
 const withoutKey = (text: string, key: string) => (key === 'unused' ? text : text.replaceAll(key, '<key>'))
 
 /** Changes the user's file after a yes. */
-async function changeFile(
-  name: string,
-  { agent, facts, plan, path, after, diff }: Planned,
-  yes: boolean
-): Promise<void> {
+async function changeFile(name: string, { agent, facts, plan, path, after, diff }: Planned, yes: boolean) {
   const { folder, key } = facts
   printNote(`${agent.title} takes its models from ${path}. This change is needed:`)
   process.stderr.write(`${printable(diff)}\n`)

@@ -16,18 +16,17 @@ import { withServer } from '../server-connection.ts'
 const OPENER_TIMEOUT_MS = 3000
 
 export async function open(context: CommandContext, { print }: { print?: boolean }): Promise<void> {
-  await withServer(context, 'fail', ({ client }) => openPage(client, context.env, print ?? false))
-}
-
-async function openPage(client: ServerClient, env: NodeJS.ProcessEnv, print: boolean): Promise<void> {
-  const way = print ? { missing: undefined } : wayToOpen(process.platform, env)
-  if ('missing' in way) return await printLink(client, way.missing)
-  // On Linux, other users can read the arguments of programs. The link must be useless to them.
-  const link = await getLink(client, process.platform === 'linux' ? process.getuid!() : undefined)
-  const place = process.platform === 'darwin' ? await privatePage(link) : link.href
-  const failure = await run(way.command, [...way.arguments, place])
-  if (failure !== undefined) return await printLink(client, `${way.command} failed (${failure})`)
-  printNote(`Opened ${new URL(link.pathname, link).href} in the browser. You are signed in as admin for twelve hours.`)
+  await withServer(context, 'fail', async ({ client }) => {
+    const way = print ? { missing: undefined } : wayToOpen(process.platform, context.env)
+    if ('missing' in way) return await printLink(client, way.missing)
+    // On Linux, other users can read the arguments of programs. The link must be useless to them.
+    const link = await getLink(client, process.platform === 'linux' ? process.getuid!() : undefined)
+    const place = process.platform === 'darwin' ? await privatePage(link) : link.href
+    const failure = await run(way.command, [...way.arguments, place])
+    if (failure !== undefined) return await printLink(client, `${way.command} failed (${failure})`)
+    const page = new URL(link.pathname, link).href
+    printNote(`Opened ${page} in the browser. You are signed in as admin for twelve hours.`)
+  })
 }
 
 /** @param why reason why the link is not opened, without a full stop. Undefined if the user asked for the link */

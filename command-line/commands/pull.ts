@@ -83,12 +83,7 @@ const EXPLAINS_DOWNLOAD = /\b(?:kept|removed|deleted|pull)\b/i
  * Starts, joins or continues a download, and shows the chosen file and the progress on standard error.
  * @param reference the name as typed, for suggested commands
  */
-export async function pullWithProgress(
-  client: ServerClient,
-  reference: string,
-  request: object,
-  suggests: boolean
-): Promise<void> {
+export async function pullWithProgress(client: ServerClient, reference: string, request: object, suggests: boolean) {
   const began = performance.now()
   const isAtMember = 'member' in request
   const interrupted = interruption()

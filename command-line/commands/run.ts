@@ -29,12 +29,7 @@ async function parseSettings(model: string, given: RunOptions, env: NodeJS.Proce
   return settings
 }
 
-export async function run(
-  context: CommandContext,
-  named: string | undefined,
-  words: string[],
-  options: RunOptions
-): Promise<void> {
+export async function run(context: CommandContext, named: string | undefined, words: string[], options: RunOptions) {
   if (named !== undefined) modelArgument(named)
   const { stdin, stdout } = process
   if (named === undefined && !(stdin.isTTY && stdout.isTTY)) {

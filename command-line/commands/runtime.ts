@@ -19,7 +19,19 @@ export async function runtimeList(context: CommandContext, { json }: Options): P
   if (!json && process.stderr.isTTY && installed.length === 0) {
     printNote('No llama.cpp build is installed yet. Install one with: corral runtime install')
   }
-  printResult(json, installed, formatBuilds)
+  const now = new Date()
+  printResult(json, installed, () => {
+    const rows = installed.map(({ build, state, size, provenAt, failure = '' }) => [
+      build.id,
+      build.runtime ?? build.kind,
+      build.version,
+      state,
+      size > 0 ? formatBytes(size) : '',
+      relativeTime(provenAt, now),
+      failure.split('\n')[0]!.slice(0, 100)
+    ])
+    return formatTable(['BUILD', 'KIND', 'VERSION', 'STATE', '>SIZE', 'TESTED', 'WHY'], rows)
+  })
 }
 
 export async function runtimeUse(context: CommandContext, choice: string): Promise<void> {
@@ -119,17 +131,4 @@ async function removeUnused(client: ServerClient): Promise<void> {
       printNote(`kept ${build.id}: ${error.message}`)
     }
   }
-}
-
-function formatBuilds(installed: InstalledBuild[], now = new Date()): string {
-  const rows = installed.map(({ build, state, size, provenAt, failure = '' }) => [
-    build.id,
-    build.runtime ?? build.kind,
-    build.version,
-    state,
-    size > 0 ? formatBytes(size) : '',
-    relativeTime(provenAt, now),
-    failure.split('\n')[0]!.slice(0, 100)
-  ])
-  return formatTable(['BUILD', 'KIND', 'VERSION', 'STATE', '>SIZE', 'TESTED', 'WHY'], rows)
 }

@@ -84,11 +84,7 @@ export async function rm(context: CommandContext, models: string[]): Promise<voi
 
 type ConvertOptions = Options<'remove', 'dtype'>
 
-export async function convert(
-  context: CommandContext,
-  model: string,
-  { dtype, remove }: ConvertOptions
-): Promise<void> {
+export async function convert(context: CommandContext, model: string, { dtype, remove }: ConvertOptions) {
   modelArgument(model)
   if (dtype === undefined) {
     throw usageFailure('The type is missing. Add --dtype, such as --dtype q4_k_m or --dtype f16.')

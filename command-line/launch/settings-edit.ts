@@ -109,11 +109,7 @@ const markOf = (value: unknown, mark: string[] = []) => (mark.length > 0 ? find(
  * @param earlier the record of earlier launches, whose effect the text no longer has
  * @throws NotEditable
  */
-export function applyChanges(
-  text: string | undefined,
-  changes: readonly Change[],
-  earlier?: ChangedFile
-): { text: string; record: Omit<ChangedFile, 'path' | 'folders'> } {
+export function applyChanges(text: string | undefined, changes: readonly Change[], earlier?: ChangedFile) {
   let changed = text ?? ''
   const entries: Entry[] = []
   for (const { path, value, mark, stays } of changes) {
@@ -136,10 +132,7 @@ export function applyChanges(
  * @returns an undefined text if there must be no file, and the places that stay because somebody has changed them
  * @throws NotEditable
  */
-export function undoChanges(
-  text: string | undefined,
-  { base, written, entries }: ChangedFile
-): { text: string | undefined; kept: string[] } {
+export function undoChanges(text: string | undefined, { base, written, entries }: ChangedFile) {
   if (text === undefined || text === base) return { text, kept: [] }
   if (written.includes(digest(text))) return { text: base ?? undefined, kept: [] }
   const kept: string[] = []
