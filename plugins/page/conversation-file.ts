@@ -21,7 +21,8 @@ export type ConversationHead = Static<typeof HeadSchema>
 
 const PIECE_BYTES = 64 * 1024
 const TEXT_BEGINS = ',"text":"'
-const [QUOTE, BACKSLASH] = [0x22, 0x5c]
+/** The characters and complete escapes at the start of a piece of a JSON string. */
+const WHOLE = /(?:[^"\\]+|\\[^u]|\\u.{4})*/sy
 
 /**
  * Reads the head of a conversation's file piece by piece, since its text may have many megabytes.
@@ -34,74 +35,41 @@ export async function readHead(
   onText?: (piece: string) => void,
   signal?: AbortSignal
 ): Promise<ParsedJson<{ head: ConversationHead; documentAt: number }>> {
-  const pieces = piecesOf(file, signal)
-  const first: Buffer = (await pieces.next()).value ?? Buffer.alloc(0)
+  /** Reads a piece with one character for each byte. */
+  const read = async (at: number) => {
+    signal?.throwIfAborted()
+    const { bytesRead, buffer } = await file.read(Buffer.allocUnsafe(PIECE_BYTES), 0, PIECE_BYTES, at)
+    return buffer.toString('latin1', 0, bytesRead)
+  }
+  const first = await read(0)
   // Quotes inside strings are escaped, so this sequence can only be the start of the text.
   const begins = first.indexOf(TEXT_BEGINS) + TEXT_BEGINS.length
   if (begins < TEXT_BEGINS.length) return { fault: 'it does not start like a conversation' }
-  const readText = onText && textReader(onText)
-  let at = begins
-  let piece = first.subarray(begins)
-  let isEscaped = false
-  for (let end = -1; ; ) {
-    ;[end, isEscaped] = endOfString(piece, isEscaped)
-    readText?.(end < 0 ? piece : piece.subarray(0, end))
-    at += end < 0 ? piece.length : end
-    if (end >= 0) break
-    const next = await pieces.next()
-    if (next.done) return { fault: 'it ends within its text' }
-    piece = next.value
-  }
-  const rest = Buffer.alloc(PIECE_BYTES)
-  const { bytesRead } = await file.read(rest, 0, PIECE_BYTES, at)
-  const line = rest.subarray(0, bytesRead).indexOf('\n')
-  const written = first.toString('utf8', 0, begins) + rest.toString('utf8', 0, line < 0 ? bytesRead : line)
-  const { value: head, fault } = parseJson(written, HeadSchema)
-  return head ? { value: { head, documentAt: at + line + 1 } } : { fault }
-}
-
-async function* piecesOf(file: FileHandle, signal: AbortSignal | undefined): AsyncGenerator<Buffer, undefined> {
-  for (let at = 0; ; ) {
-    signal?.throwIfAborted()
-    const { bytesRead, buffer } = await file.read(Buffer.allocUnsafe(PIECE_BYTES), 0, PIECE_BYTES, at)
-    if (bytesRead === 0) return undefined
-    at += bytesRead
-    yield buffer.subarray(0, bytesRead)
-  }
-}
-
-/** Finds the quote that ends a JSON string, or -1, and whether the byte after the piece is escaped. */
-function endOfString(piece: Buffer, isEscaped: boolean): [end: number, isEscaped: boolean] {
-  const backslashesBefore = (at: number) => {
-    let count = 0
-    while (at - count > 0 && piece[at - count - 1] === BACKSLASH) count += 1
-    // The first byte may be escaped by the previous piece.
-    return count === at && isEscaped ? count + 1 : count
-  }
-  for (let at = piece.indexOf(QUOTE); at >= 0; at = piece.indexOf(QUOTE, at + 1)) {
-    if (backslashesBefore(at) % 2 === 0) return [at, false]
-  }
-  return [-1, backslashesBefore(piece.length) % 2 === 1]
-}
-
-/** Decodes a JSON string that arrives in pieces, without splitting characters or escapes. */
-function textReader(onText: (piece: string) => void): (bytes: Buffer) => void {
   const decoder = new StringDecoder('utf8')
-  let kept = ''
-  return bytes => {
-    const escaped = kept + decoder.write(bytes)
-    let end = escaped.length
-    let backslashes = 0
-    const last = escaped.lastIndexOf('\\')
-    while (escaped[last - backslashes] === '\\') backslashes += 1
-    if (backslashes % 2 === 1 && end - last < (escaped[last + 1] === 'u' ? 6 : 2)) end = last
-    kept = escaped.slice(end)
-    const whole = escaped.slice(0, end)
-    try {
-      onText(JSON.parse(`"${whole}"`))
-    } catch {
-      // The file was edited by hand.
-      onText(whole)
-    }
+  let at = begins
+  let rest = first.slice(begins)
+  while (true) {
+    WHOLE.lastIndex = 0
+    const [whole] = WHOLE.exec(rest)!
+    onText?.(unescaped(decoder.write(Buffer.from(whole, 'latin1'))))
+    at += whole.length
+    rest = rest.slice(whole.length)
+    if (rest.startsWith('"')) break
+    const next = await read(at + rest.length)
+    if (next === '') return { fault: 'it ends within its text' }
+    rest += next
+  }
+  const [end = ''] = (await read(at)).split('\n', 1)
+  const written = Buffer.from(first.slice(0, begins) + end, 'latin1').toString()
+  const { value: head, fault } = parseJson(written, HeadSchema)
+  return head ? { value: { head, documentAt: at + end.length + 1 } } : { fault }
+}
+
+function unescaped(text: string): string {
+  try {
+    return JSON.parse(`"${text}"`)
+  } catch {
+    // The file was edited by hand.
+    return text
   }
 }
