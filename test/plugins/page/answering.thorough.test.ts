@@ -1,6 +1,6 @@
 import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../../support/corral.ts'
-import { answersOf, ask, choose, deleteChat, ended, pageTests, setOptions, startWriter } from './support.ts'
+import { answered, answersOf, ask, choose, deleteChat, ended, pageTests, setOptions, startWriter } from './support.ts'
 
 const remote = await startWriter(t, async (write, { messages }) => {
   const last = messages.at(-1)
@@ -114,8 +114,7 @@ test('chats have a system message, options, a JSON schema and tools', {}, async 
   const schema =
     '{"type":"object","properties":{"city":{"type":"string","maxLength":9}},"required":["city"],"additionalProperties":false}'
   await setOptions(page, { system: 'Be brief.', temperature: '0.65', num_ctx: '4096', max_tokens: '200', schema })
-  await ask(page, 'Name a city.')
-  const answer = await ended(page)
+  const answer = await answered(page, 'Name a city.')
   t.match(JSON.parse(await answer.locator('.markdown').innerText()), { city: String })
   t.match(asked[0], {
     messages: [{ role: 'system', content: 'Be brief.' }, {}],
@@ -133,8 +132,7 @@ test('chats have a system message, options, a JSON schema and tools', {}, async 
   await setOptions(page, {
     tools: '[{"type":"function","function":{"name":"weather","parameters":{"type":"object"}}}]'
   })
-  await ask(page, 'What is the weather?')
-  await ended(page, 'far/writer')
+  await answered(page, 'What is the weather?', 'far/writer')
   const results = page.getByLabel('Result of weather')
   t.equal(await results.count(), 2)
   await results.first().fill('sunny')

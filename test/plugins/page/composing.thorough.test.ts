@@ -5,7 +5,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../.
 import { readFixture } from '../../support/fixture.ts'
 import { pdfWith } from '../../support/pdf.ts'
 import { pngBytes } from '../apis/openai/media/support.ts'
-import { answersOf, ask, choose, ended, messageField, pageTests, startWriter } from './support.ts'
+import { answered, answersOf, ask, choose, ended, messageField, pageTests, startWriter } from './support.ts'
 
 /** The messages of the last request to the remote model. */
 let sent: any[] = []
@@ -138,8 +138,7 @@ test('each chat keeps its unsent message', {}, async (t, { page }) => {
   // The page learns of a new URL in a later task.
   const hasDraft = (text: string) => until(`the draft is "${text}"`, async () => (await field.inputValue()) === text)
   await choose(page, DEMO)
-  await ask(page, QUESTION)
-  await ended(page)
+  await answered(page, QUESTION)
   await field.fill('half a thought')
   await page
     .locator('input[aria-label="Add files"]')
@@ -157,8 +156,7 @@ test('each chat keeps its unsent message', {}, async (t, { page }) => {
   t.equal(await field.inputValue(), 'half a thought', 'the draft survives a reload')
   await page.getByRole('link', { name: 'New chat' }).click()
   await hasDraft('something else')
-  await ask(page, 'What is 7 + 8?')
-  await ended(page)
+  await answered(page, 'What is 7 + 8?')
   await page.reload()
   await page.getByText('15').first().waitFor()
   t.equal(await field.inputValue(), '', 'a sent message is no longer a draft')
@@ -180,8 +178,7 @@ test('a long pasted text becomes a file, which can be inserted into the message'
   await page.getByText('Pasted text 1').waitFor()
   t.strictSame(await accessibilityFaults(page), [])
   await choose(page, WRITER)
-  await ask(page, 'Shorten it.')
-  await ended(page, WRITER)
+  await answered(page, 'Shorten it.', WRITER)
   t.match(sent.at(-1).content, /^File "Pasted text 1":\n\nA line of[\s\S]*Shorten it\.$/)
   await paste(long)
   await page.getByRole('button', { name: 'Insert Pasted text 1 into the message' }).click()
@@ -207,8 +204,7 @@ test('chat settings become a preset for other chats', {}, async (t, { page }) =>
   await page.getByRole('button', { name: 'Pirate' }).click()
   await page.getByRole('button', { name: 'Preset: Pirate' }).waitFor()
   await choose(page, WRITER)
-  await ask(page, 'Who are you?')
-  await ended(page, WRITER)
+  await answered(page, 'Who are you?', WRITER)
   t.match(sent, [{ role: 'system', content: 'You are a pirate.' }, { role: 'user' }])
   await page.getByRole('button', { name: 'Chat settings' }).click()
   t.equal(await dialog.getByLabel('temperature').inputValue(), '0.3')
@@ -228,10 +224,8 @@ test('an answer is read aloud without its code, and branches into a new chat', {
     speechSynthesis.cancel = () => window.spoken.push('stop')`)
   await page.reload()
   await choose(page, WRITER)
-  await ask(page, 'First question')
-  await ended(page, WRITER)
-  await ask(page, 'Second question')
-  await ended(page, WRITER)
+  await answered(page, 'First question', WRITER)
+  await answered(page, 'Second question', WRITER)
   const more = answersOf(page, WRITER).first().getByRole('button', { name: 'More' })
   await more.click()
   t.match(await page.locator('.menu-note').innerText(), /^3 prompt tokens, 0 of them cached; 1 generated/)

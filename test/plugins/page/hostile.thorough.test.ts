@@ -3,10 +3,9 @@ import t from 'tap'
 import { startCorral } from '../../support/corral.ts'
 import { readFixture } from '../../support/fixture.ts'
 import {
+  answered,
   answersOf,
-  ask,
   becomesReady,
-  ended,
   messageField,
   pageTests,
   preferWriter,
@@ -45,8 +44,7 @@ test('output of malicious models is shown, runs nothing and loads nothing', {}, 
   for (const [name, text] of HOSTILE) {
     await page.goto(`${corral.url}/#/chat`)
     await page.getByRole('heading', { name: 'What is on your mind?' }).waitFor()
-    await ask(page, name)
-    const answer = await ended(page, 'far/writer')
+    const answer = await answered(page, name, 'far/writer')
     const active = 'script, svg:not(.icon), img, iframe, [onclick], [onload], [onerror]'
     t.equal(await answer.locator(active).count(), 0, `${name}: nothing active`)
     t.equal(await answer.locator('a:not([href^="http"])').count(), 0, `${name}: only web links`)
@@ -69,8 +67,7 @@ test('Markdown that is slow to parse causes no long tasks', { mayFail: true }, a
     await page.getByRole('button', { name: 'Model: far/writer' }).waitFor()
     await becomesReady(page)
     const tasks = await recordTasks(page)
-    await ask(page, name)
-    const answer = await ended(page, 'far/writer')
+    const answer = await answered(page, name, 'far/writer')
     t.ok((await answer.textContent())!.length > text.length / 10, `${name}: the text is shown`)
     const { longest, work, text: figures } = await tasks()
     costs.set(name, { longest, work })

@@ -1,7 +1,7 @@
 import type { Page } from 'playwright-core'
 import t from 'tap'
 import { CAPITAL_QUESTION, startCorral, until } from '../../support/corral.ts'
-import { answersOf, ask, chooseForChat, deleteChat, ended, pageTests, renameChat } from './support.ts'
+import { answered, answersOf, ask, chooseForChat, deleteChat, pageTests, renameChat } from './support.ts'
 
 const QUESTION = CAPITAL_QUESTION.content
 const config = (more = '') => `web:\n  conversations: server\n${more}defaults:\n  temperature: 0\n`
@@ -26,8 +26,7 @@ const storedWith = (text: RegExp) =>
 
 /** Asks a question and waits until the server has the answer. */
 async function askAndStore(page: Page): Promise<{ state?: string }> {
-  await ask(page, QUESTION)
-  await ended(page)
+  await answered(page, QUESTION)
   return storedWith(/Paris/)
 }
 
@@ -38,8 +37,7 @@ test('chats appear in every browser, and nothing is lost', { mayFail: true }, as
   const other = await open()
   await link(other.page).click()
   await answersOf(other.page).getByText('Paris').waitFor()
-  await ask(other.page, 'What is 7 + 8?')
-  await ended(other.page)
+  await answered(other.page, 'What is 7 + 8?')
   await storedWith(/= 15/)
   await synchronize(one.page)
   await answersOf(one.page).getByText('= 15').waitFor()
@@ -47,8 +45,7 @@ test('chats appear in every browser, and nothing is lost', { mayFail: true }, as
   t.comment('a chat that is deleted in one browser and continued in another stays')
   await deleteChat(other.page, QUESTION)
   await isEmpty()
-  await ask(one.page, 'Count to 12.')
-  await ended(one.page)
+  await answered(one.page, 'Count to 12.')
   await until('the chat is stored again', async () => (await stored()).length === 1)
   t.equal(await answersOf(one.page).count(), 3)
 
@@ -80,8 +77,7 @@ test('changes of two browsers are merged, and deletions last', { mayFail: true }
   await one.page.getByRole('button', { name: 'Chat settings' }).click()
   await one.page.getByLabel('System message').fill('Be brief.')
   await one.page.getByRole('dialog').getByRole('button', { name: 'Save', exact: true }).click()
-  await ask(other.page, 'What is 7 + 8?')
-  await ended(other.page)
+  await answered(other.page, 'What is 7 + 8?')
   await until('the server has all changes', async () => {
     await synchronize(one.page)
     await synchronize(other.page)
@@ -146,8 +142,7 @@ test('the page explains that the disk of the server is full', { mayFail: true },
 test('a chat over the quota stays in the browser, with a warning', { mayFail: true }, async (t, { page }) => {
   const small = await startCorral(t, { config: config('  conversation_bytes: 100B\n') })
   await page.goto(small.url)
-  await ask(page, QUESTION)
-  await ended(page)
+  await answered(page, QUESTION)
   await page.getByText(/Your latest changes are not on the server yet/).waitFor()
   t.ok(await answersOf(page).getByText('Paris').isVisible())
 })

@@ -5,7 +5,7 @@ import { accessibilityFaults } from '../../support/browser.ts'
 import { until } from '../../support/corral.ts'
 import { startHubEmulator } from '../../support/hub-emulator/hub-emulator.ts'
 import { corralWithHub, largeGguf, MIB, quantizedModels } from '../models/download/support.ts'
-import { ask, ended, pageTests, widthOf } from './support.ts'
+import { answered, pageTests, widthOf } from './support.ts'
 
 const { Q8_0, Q4_K_M } = quantizedModels()
 const BIRD = 'acme/Bird-GGUF'
@@ -104,8 +104,7 @@ test('a model is found, downloaded, paused, loaded, used and deleted', { path: '
     .locator('[title^="acme/Bird"]')
     .waitFor()
   await line.getByRole('button', { name: 'Chat' }).click()
-  await ask(page, CAPITAL)
-  await ended(page, BIRD)
+  await answered(page, CAPITAL, BIRD)
   await page.getByRole('link', { name: 'Models', exact: true }).click()
   await line.getByRole('button', { name: 'Unload' }).click()
   await line.getByRole('button', { name: 'Load' }).waitFor()

@@ -5,6 +5,7 @@ import { accessibilityFaults, screenshot } from '../../support/browser.ts'
 import { startCorral, until } from '../../support/corral.ts'
 import { readFixture } from '../../support/fixture.ts'
 import {
+  answered,
   answersOf,
   ask,
   becomesReady,
@@ -72,6 +73,12 @@ const corral = await startCorral(t, { config })
 const test = pageTests(t, corral.url)
 const WRITER = 'far/writer'
 
+/** Asks the remote model in a new chat, and waits for the complete answer. */
+async function askWriter(page: Page, question: string) {
+  await preferWriter(page)
+  return answered(page, question, WRITER)
+}
+
 const showsEnd = (page: Page) =>
   until('the end is visible', () =>
     page.evaluate(
@@ -111,9 +118,7 @@ test('a throttled page shows 5,000 tokens without long tasks', {}, async (t, { p
 })
 
 test('an answer that arrives at once is shown completely, also after a reload', {}, async (t, { page }) => {
-  await preferWriter(page)
-  await ask(page, 'At once')
-  const answer = await ended(page, WRITER)
+  const answer = await askWriter(page, 'At once')
   const parts = () => answer.locator('.part').count()
   const shown = await answer.locator('.markdown').textContent()
   t.equal(await answer.getByRole('table').count(), TABLES)
@@ -133,9 +138,7 @@ test('an answer that arrives at once is shown completely, also after a reload', 
 })
 
 test('long code is highlighted in pieces and selected as written', {}, async (t, { page }) => {
-  await preferWriter(page)
-  await ask(page, 'Code')
-  const answer = await ended(page, WRITER)
+  const answer = await askWriter(page, 'Code')
   const pieces = answer.locator('.code-piece')
   await until('the last piece is highlighted', async () =>
     Boolean((await pieces.last().textContent())?.includes('part249'))
@@ -150,9 +153,7 @@ test('long code is highlighted in pieces and selected as written', {}, async (t,
 })
 
 test('an answer that grew letter by letter looks the same after a reload', {}, async (t, { page }) => {
-  await preferWriter(page)
-  await ask(page, 'Grow')
-  const shown = (await ended(page, WRITER)).locator('.markdown')
+  const shown = (await askWriter(page, 'Grow')).locator('.markdown')
   const grown = await shown.textContent()
   const elements = await shown.locator('*').count()
   t.equal(await shown.locator('ol > li > p').count(), 4, 'one blank line makes all items of the list loose')
@@ -162,9 +163,7 @@ test('an answer that grew letter by letter looks the same after a reload', {}, a
 })
 
 test('links use definitions at the end of the answer', {}, async (t, { page }) => {
-  await preferWriter(page)
-  await ask(page, 'Links')
-  const answer = await ended(page, WRITER)
+  const answer = await askWriter(page, 'Links')
   for (const name of ['what', 'where']) {
     t.equal(await answer.getByRole('link', { name }).getAttribute('href'), `https://example.org/${name}`)
   }
@@ -231,9 +230,7 @@ const brokenWords = (page: Page) =>
   })`)
 
 test('a wide table scrolls in its own frame and breaks no words', {}, async (t, { page }) => {
-  await preferWriter(page)
-  await ask(page, 'Table')
-  await ended(page, WRITER)
+  await askWriter(page, 'Table')
   for (const width of [1280, 375]) {
     await page.setViewportSize({ width, height: 720 })
     const [seen, whole] = (await page.evaluate(
@@ -248,9 +245,7 @@ test('a wide table scrolls in its own frame and breaks no words', {}, async (t, 
 })
 
 test('formulas are inline or displayed, and amounts of money are text', {}, async (t, { page }) => {
-  await preferWriter(page)
-  await ask(page, 'Formulas')
-  const answer = await ended(page, WRITER)
+  const answer = await askWriter(page, 'Formulas')
   await until('all formulas are shown', async () => (await answer.locator('math').count()) === 5)
   const first = answer.locator('p').first()
   t.equal(await first.locator('math').count(), 3)

@@ -2,7 +2,7 @@ import type { Page } from 'playwright-core'
 import t from 'tap'
 import { accessibilityFaults } from '../../support/browser.ts'
 import { CAPITAL_QUESTION, DEMO, startCorral } from '../../support/corral.ts'
-import { answersOf, ask, ended, enter, pageTests, setOptions } from './support.ts'
+import { answered, answersOf, ask, enter, pageTests, setOptions, signIn } from './support.ts'
 
 const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n' })
 const test = pageTests(t, corral.url)
@@ -48,10 +48,8 @@ for (const [role, key, expected] of [
   ]
 ] as const) {
   test(`a caller with the role ${role} sees only what it may use`, { path: '/#/models' }, async (t, opened) => {
-    const { page, complaints, refusals } = opened
-    await enter(page, key)
-    complaints.splice(0)
-    refusals.splice(0)
+    const { page } = opened
+    await signIn(opened, key)
     const show = (view: string) => page.goto(`${corral.url}/#/${view}`)
     const tabs = (name: string) => page.getByRole('navigation', { name, exact: true }).getByRole('link').allInnerTexts()
     await page.getByText(DEMO).first().waitFor()
@@ -95,6 +93,5 @@ test('a key that is revoked during an answer hides its chats', { mayFail: true }
   await page.getByText('This chat was not found in this browser.').waitFor()
   t.equal(await page.getByText('Tell me a story.').count(), 0)
   await page.getByRole('link', { name: 'New chat' }).click()
-  await ask(page, QUESTION)
-  await ended(page)
+  await answered(page, QUESTION)
 })

@@ -72,9 +72,17 @@ export async function deleteChat(page: Page, title: string): Promise<void> {
 
 /** Enters the key that the page asks for. */
 export async function enter(page: Page, key: string): Promise<void> {
-  await page.getByLabel('Key', { exact: true }).fill(key)
+  const field = page.locator('input[type=password]')
+  await field.fill(key)
   await page.keyboard.press('Enter')
-  await page.getByLabel('Key', { exact: true }).waitFor({ state: 'hidden' })
+  await field.waitFor({ state: 'hidden' })
+}
+
+/** Enters the key, and drops the complaints from before. */
+export async function signIn({ page, complaints, refusals }: OpenedPage, key: string): Promise<void> {
+  await enter(page, key)
+  complaints.splice(0)
+  refusals.splice(0)
 }
 
 /** The answers from a model. */
@@ -86,6 +94,12 @@ export async function ended(page: Page, model?: string): Promise<Locator> {
   const answer = answersOf(page, model).last()
   await answer.and(page.locator('[aria-busy=false]')).waitFor()
   return answer
+}
+
+/** Asks something and waits for the complete answer. */
+export async function answered(page: Page, question: string, model?: string): Promise<Locator> {
+  await ask(page, question)
+  return ended(page, model)
 }
 
 /** Fills fields in the settings of the open chat. */

@@ -3,7 +3,7 @@ import type { Page, Request } from 'playwright-core'
 import t, { type Test } from 'tap'
 import { DEMO, startCorral, until } from '../../support/corral.ts'
 import { listen } from '../../support/listen.ts'
-import { answersOf, ask, ended, pageTests, storedMessages } from './support.ts'
+import { answered, answersOf, ask, ended, pageTests, storedMessages } from './support.ts'
 
 const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n' })
 const test = pageTests(t, corral.url)
@@ -99,8 +99,7 @@ test(
   'two tabs write to one chat, and both show everything',
   { mayFail: true },
   async (t, { page, context, complaints }) => {
-    await ask(page, 'What is the capital of France?')
-    await ended(page)
+    await answered(page, 'What is the capital of France?')
     const other = await context.newPage()
     await other.goto(page.url())
     await answersOf(other).getByText('Paris').waitFor()

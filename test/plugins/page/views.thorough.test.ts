@@ -5,7 +5,18 @@ import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../../support/corral
 import { readFixture } from '../../support/fixture.ts'
 import { startHubEmulator } from '../../support/hub-emulator/hub-emulator.ts'
 import { MIB, NO_SETTINGS, quantizedModels } from '../models/download/support.ts'
-import { answersOf, ask, choose, ended, enter, messageField, pageTests, startWriter, widthOf } from './support.ts'
+import {
+  answered,
+  answersOf,
+  ask,
+  choose,
+  ended,
+  messageField,
+  pageTests,
+  signIn,
+  startWriter,
+  widthOf
+} from './support.ts'
 
 const { styled } = readFixture<{ styled: string }>('page-answers.yaml')
 const TOOL = { name: 'look_up', arguments: '{"city": "Paris"}' }
@@ -46,13 +57,6 @@ const VIEWS: [address: string, text: string | RegExp][] = [
   ['100%', 'Page not found.']
 ]
 
-/** Enters the key. The page was refused before, which is expected. */
-async function signIn(opened: { page: Page; complaints: string[]; refusals: string[] }): Promise<void> {
-  await enter(opened.page, key)
-  opened.complaints.splice(0)
-  opened.refusals.splice(0)
-}
-
 for (const width of [1280, 375]) {
   for (const colorScheme of ['light', 'dark'] as const) {
     const look = { colorScheme, viewport: { width, height: 750 }, reducedMotion: 'reduce' } as const
@@ -65,9 +69,13 @@ for (const width of [1280, 375]) {
         t.strictSame(await accessibilityFaults(page), [], what)
         t.equal(await widthOf(page), width, `${what}: nothing is wider than the screen`)
       }
+      const checkAndClose = async (what: string) => {
+        await check(what)
+        await page.keyboard.press('Escape')
+      }
       await page.getByLabel('Key', { exact: true }).waitFor()
       await check('key dialog')
-      await signIn(opened)
+      await signIn(opened, key)
       for (const [address, text] of VIEWS) {
         await show(address)
         await page.locator('main').getByText(text).first().waitFor()
@@ -76,25 +84,20 @@ for (const width of [1280, 375]) {
 
       await show('chat')
       await button(/^Model:/).click()
-      await check('list of models')
-      await page.keyboard.press('Escape')
+      await checkAndClose('list of models')
       await choose(page, 'far/writer')
-      await ask(page, 'Show everything.')
-      const answer = await ended(page, 'far/writer')
+      const answer = await answered(page, 'Show everything.', 'far/writer')
       await answer.locator('math').waitFor()
       await answer.locator('.hljs-string').waitFor()
       await answer.getByText('Thoughts').click()
       await check('answer')
       await answer.getByRole('button', { name: 'More' }).click()
-      await check('menu of an answer')
-      await page.keyboard.press('Escape')
+      await checkAndClose('menu of an answer')
       await answer.getByRole('button', { name: 'Edit' }).click()
-      await check('edited message')
-      await page.keyboard.press('Escape')
+      await checkAndClose('edited message')
       await button('Chat settings').click()
       await page.getByText('More options').click()
-      await check('chat settings')
-      await page.keyboard.press('Escape')
+      await checkAndClose('chat settings')
 
       await page.getByRole('textbox', { name: 'Edit' }).waitFor({ state: 'hidden' })
       await ask(page, 'How is the weather?')
@@ -109,8 +112,7 @@ for (const width of [1280, 375]) {
       await check('two chats side by side')
       await page.keyboard.press('Control+k')
       await page.getByRole('option').first().waitFor()
-      await check('command palette')
-      await page.keyboard.press('Escape')
+      await checkAndClose('command palette')
 
       await show('models/get')
       await page.getByRole('region', { name: 'Downloads' }).getByRole('progressbar').waitFor()
@@ -118,8 +120,7 @@ for (const width of [1280, 375]) {
       await page.keyboard.press('Enter')
       await button('Choose').click()
       await dialog.getByRole('radio').first().waitFor()
-      await check('download and variants')
-      await page.keyboard.press('Escape')
+      await checkAndClose('download and variants')
 
       await show('models')
       const openModel = async (entry: string) => {
@@ -129,25 +130,22 @@ for (const width of [1280, 375]) {
       }
       await openModel('Details')
       await dialog.getByText('Metadata').click()
-      await check('details of a model')
-      await page.keyboard.press('Escape')
+      await checkAndClose('details of a model')
       await openModel('Settings')
       await dialog.getByText(/^Saved to/).waitFor()
-      await check('settings of a model')
-      await page.keyboard.press('Escape')
+      await checkAndClose('settings of a model')
       await openModel('Delete')
       await check('confirmation')
       await button('Cancel').click()
       await show('server/keys')
       await button('Create key').click()
-      await check('new key')
-      await page.keyboard.press('Escape')
+      await checkAndClose('new key')
     })
   }
 }
 
 test('a window of 320 pixels cuts nothing off', { viewport: { width: 320, height: 600 } }, async (t, opened) => {
-  await signIn(opened)
+  await signIn(opened, key)
   const { page } = opened
   for (const [address, text] of VIEWS) {
     await page.goto(`${corral.url}/#/${address}`)
@@ -155,8 +153,7 @@ test('a window of 320 pixels cuts nothing off', { viewport: { width: 320, height
     t.equal(await widthOf(page), 320, address)
   }
   await page.goto(`${corral.url}/#/chat`)
-  await ask(page, `What is ${'long'.repeat(60)}?`)
-  await ended(page)
+  await answered(page, `What is ${'long'.repeat(60)}?`)
   t.equal(await widthOf(page), 320)
 })
 
@@ -187,16 +184,8 @@ const textsIn = async (page: Page, left: string) =>
     return [...found]
   })()`)) as string[]
 
-async function openInChinese({ page, complaints, refusals }: { page: Page; complaints: string[]; refusals: string[] }) {
-  await page.locator('input[type=password]').fill(key)
-  await page.keyboard.press('Enter')
-  await page.locator('#message').waitFor()
-  complaints.splice(0)
-  refusals.splice(0)
-}
-
 test('the Chinese page shows no English', { locale: 'zh-CN' }, async (t, opened) => {
-  await openInChinese(opened)
+  await signIn(opened, key)
   const { page } = opened
   t.equal(await page.evaluate('document.documentElement.lang'), 'zh')
   let count = 0
@@ -240,7 +229,7 @@ test('the Chinese page shows no English', { locale: 'zh-CN' }, async (t, opened)
 })
 
 test('lines of a message follow their own direction', { locale: 'zh-CN' }, async (t, opened) => {
-  await openInChinese(opened)
+  await signIn(opened, key)
   const { page } = opened
   await page.locator('#message').fill('ما هي عاصمة فرنسا؟\nWhat is it?')
   await page.keyboard.press('Enter')
@@ -262,7 +251,7 @@ test('lines of a message follow their own direction', { locale: 'zh-CN' }, async
 })
 
 test('the keyboard is enough to chat and to unload a model', {}, async (t, opened) => {
-  await signIn(opened)
+  await signIn(opened, key)
   const { page } = opened
   const focused = () =>
     page.evaluate(`(document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent).trim()`)

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { CAPITAL_QUESTION, startCorral } from '../../support/corral.ts'
-import { answersOf, ask, ended, pageTests, renameChat } from './support.ts'
+import { answered, answersOf, pageTests, renameChat } from './support.ts'
 
 const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n' })
 const test = pageTests(t, corral.url)
@@ -34,16 +34,14 @@ for (const [name, script] of Object.entries({
   test(`chats work in a browser that ${name}`, {}, async (t, { page, context }) => {
     await context.addInitScript(script)
     await page.reload()
-    await ask(page, QUESTION)
-    await ended(page)
+    await answered(page, QUESTION)
     await answersOf(page).getByText('Paris').waitFor()
     const note = page.getByText(/This browser no longer stores data for this page/)
     await note.waitFor()
     t.equal(await note.count(), 1, 'the page warns once')
 
     await page.getByRole('link', { name: 'New chat' }).click()
-    await ask(page, 'What is 7 + 8?')
-    await ended(page)
+    await answered(page, 'What is 7 + 8?')
     await renameChat(page, 'What is 7 + 8?', 'Sums')
     await page.getByRole('link', { name: QUESTION }).click()
     await answersOf(page).getByText('Paris').waitFor()
