@@ -11,7 +11,6 @@ export function IconButton(props: {
   label: string
   onClick?: () => unknown
   disabled?: boolean
-  pressed?: boolean
   class?: string
 }) {
   return (
@@ -20,7 +19,6 @@ export function IconButton(props: {
       class={`icon-button ${props.class ?? ''}`}
       aria-label={props.label}
       title={props.label}
-      aria-pressed={props.pressed}
       disabled={props.disabled}
       onClick={() => void props.onClick?.()}
     >

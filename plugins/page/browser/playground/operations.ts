@@ -7,20 +7,6 @@ interface Parameter {
   description?: string
 }
 
-/** The parts of an API document's route that are needed for a request. */
-export interface Operation {
-  id: string
-  method: string
-  path: string
-  tag: string
-  summary: string
-  description: string
-  role: Role
-  parameters: Parameter[]
-  /** An example body in JSON, if the route has a body. */
-  example?: string
-}
-
 export interface ApiDocument {
   paths: Record<string, Record<string, ApiOperation>>
 }
@@ -36,8 +22,10 @@ interface ApiOperation {
 
 const METHODS = ['get', 'post', 'put', 'delete']
 
-/** Lists the routes of an API document that take JSON or no body. */
-export function operationsIn({ paths }: ApiDocument): Operation[] {
+export type Operation = ReturnType<typeof operationsIn>[number]
+
+/** Lists the routes of an API document that take JSON or no body. Routes with a body have an example of one. */
+export function operationsIn({ paths }: ApiDocument) {
   return Object.entries(paths).flatMap(([path, methods]) =>
     METHODS.flatMap(method => {
       const operation = methods[method]

@@ -271,25 +271,22 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
       change({ ...ended, state: 'failed', error: { message: text, code } }, false)
     }
   } finally {
-    if (messages) noteAnswer(current, performance.now() - began)
+    const { model, timing, error } = current
+    if (messages)
+      noteRequest({
+        at: Date.now(),
+        route: 'POST /v1/chat/completions',
+        model,
+        status: error?.code ?? 200,
+        total: performance.now() - began,
+        firstByte: timing?.firstText,
+        generation: timing?.speed && (1000 * timing.answerTokens) / timing.speed,
+        tokens: timing?.answerTokens
+      })
     running.delete(message.id)
     // The finished answer is a change of the chat that the server must store.
     void changeChat(message.chat, { updatedAt: Date.now() })
   }
-}
-
-/** Records how long the phases of an answer took. @param total ms */
-function noteAnswer({ model, timing, error }: Message, total: number): void {
-  noteRequest({
-    at: Date.now(),
-    route: 'POST /v1/chat/completions',
-    model,
-    status: error?.code ?? 200,
-    total,
-    firstByte: timing?.firstText,
-    generation: timing?.speed && (1000 * timing.answerTokens) / timing.speed,
-    tokens: timing?.answerTokens
-  })
 }
 
 /** The fields of an OpenAI chat chunk that the page reads. */

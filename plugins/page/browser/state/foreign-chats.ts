@@ -66,9 +66,7 @@ function conversationsIn(text: string, name: string): Conversation[] {
     if (isObject(record.conv) && Array.isArray(record.messages)) return llamaChat(record as never)
     if (isObject(record.mapping)) return chatGptChat(record)
     if (isObject(record.chat)) return openWebUiChat(record)
-    const isLmStudio =
-      Array.isArray(record.messages) && isObject(record.messages[0]) && 'versions' in record.messages[0]
-    return isLmStudio ? lmStudioChat(record, name) : []
+    return isObject(record.messages?.[0]) && 'versions' in record.messages[0] ? lmStudioChat(record, name) : []
   })
 }
 
@@ -122,16 +120,12 @@ function llamaChat({ conv, messages }: { conv: Fields; messages: Fields[] }): Co
   }
 }
 
-function llamaAttachment({ name: given, content, base64Url, base64Data, mimeType }: Fields): Attachment[] {
-  const [name, type, audio, data] = [given, mimeType, base64Data, content].map(textOf) as [
-    string,
-    string,
-    string,
-    string
-  ]
-  const images = imageOf(name, base64Url)
+function llamaAttachment(extra: Fields): Attachment[] {
+  const [name, type, audio] = [textOf(extra.name), textOf(extra.mimeType), textOf(extra.base64Data)]
+  const images = imageOf(name, extra.base64Url)
   if (images.length > 0) return images
   if (type.startsWith('audio/') && audio) return [{ name, kind: 'audio', type, data: `data:${type};base64,${audio}` }]
+  const data = textOf(extra.content)
   return data === '' ? [] : [{ name, kind: 'text', type: 'text/plain', data }]
 }
 
@@ -216,11 +210,7 @@ function lmStudioChat({ name: title, createdAt, pinned, systemPrompt, messages }
       const joined = (isThought: boolean) =>
         steps
           .filter(step => (step.style?.type === 'thinking') === isThought)
-          .map(step =>
-            listOf(step.content)
-              .map(({ text }) => textOf(text))
-              .join('')
-          )
+          .map(step => listOf(step.content).reduce((whole, { text }) => whole + textOf(text), ''))
           .join('\n\n')
       return {
         id: `${id}-${at}-${number}`,
@@ -254,7 +244,7 @@ const MAX_TITLE_LENGTH = 500
 
 /** Converts a conversation. Empty nodes are skipped, and each message is newer than its parent. */
 function chatFrom(conversation: Conversation): { chat: Chat; messages: Message[] } {
-  const { nodes, title, pinned, system, current } = conversation
+  const { nodes, title, pinned, system, current, createdAt: given } = conversation
   const chatId = idFrom(conversation.id)
   checkTree(title, nodes, new Set())
   const byId = new Map(nodes.map(node => [node.id, node]))
@@ -275,7 +265,6 @@ function chatFrom(conversation: Conversation): { chat: Chat; messages: Message[]
     if (siblings) siblings.push(node)
     else children.set(parent, [node])
   }
-  const { createdAt: given } = conversation
   const createdAt = given && Number.isFinite(given) ? given : Date.now()
   const messages: Message[] = []
   const waiting = (children.get(undefined) ?? []).map(node => ({ node, after: undefined as Message | undefined }))
