@@ -175,7 +175,7 @@ export async function startWriter(t: Pick<Test, 'teardown'>, writer: Writer, cap
   return `remote: ${JSON.stringify({ models })}\n`
 }
 
-/** An event of a browser's trace. Durations in microseconds, of the clock (`dur`) and the processor (`tdur`). */
+/** An event of a browser's trace. Times in microseconds, `tdur` of the processor. */
 interface TraceEvent {
   name: string
   ph: string
@@ -201,13 +201,7 @@ export async function recordTasks(page: Page) {
     const main = events.find(({ name }) => name === 'corral-recorded')!
     const all = events
       .filter(({ ph, pid, tid }) => ph === 'X' && pid === main.pid && tid === main.tid)
-      .map(({ name, ts, dur = 0, tdur = dur }) => ({
-        name,
-        began: ts,
-        ended: ts + dur,
-        took: dur / 1000,
-        work: tdur / 1000
-      }))
+      .map(({ name, ts, dur = 0, tdur = dur }) => ({ name, began: ts, ended: ts + dur, work: tdur / 1000 }))
       .sort((a, b) => a.began - b.began)
     const tasks = all.filter(({ name }) => name === 'RunTask')
     const commits = all.filter(({ name }) => name === 'Commit')
@@ -222,8 +216,6 @@ export async function recordTasks(page: Page) {
     const sum = (of: typeof all) => of.reduce((sum, { work }) => sum + work, 0)
     const longest = Math.max(...tasks.map(({ work }) => work))
     const long = tasks.filter(({ work }) => work > 50).length
-    const longestByClock = Math.round(Math.max(...tasks.map(({ took }) => took)))
-    const duration = Math.round((tasks.at(-1)!.ended - tasks[0]!.began) / 1000)
     const computed = sum(calls) / sum(frames)
     return {
       /** Processor time of the longest task and of all tasks, in ms. Other programs do not increase it. */
@@ -231,7 +223,7 @@ export async function recordTasks(page: Page) {
       work: sum(tasks),
       /** Share of the frames' processor time that the page spent in its own code. */
       computed,
-      text: `${long} tasks over 50 ms, the longest ${Math.round(longest)} ms (${longestByClock} ms by the clock); ${Math.round(sum(tasks))} ms of work within ${duration} ms; ${Math.round(100 * computed)} % of ${frames.length} frames in code`
+      text: `${long} tasks over 50 ms, the longest ${Math.round(longest)} ms; ${Math.round(sum(tasks))} ms of work; ${Math.round(100 * computed)} % of ${frames.length} frames in code`
     }
   }
 }
