@@ -49,7 +49,6 @@ export function operationsIn({ paths }: ApiDocument) {
   )
 }
 
-/** Builds the path of a request from its parameters. */
 export function pathWith({ path, parameters }: Operation, given: Readonly<Record<string, string>>): string {
   let filled = path
   const query: string[] = []
@@ -66,7 +65,6 @@ export function pathWith({ path, parameters }: Operation, given: Readonly<Record
 export interface ShownRequest {
   method: string
   url: string
-  /** JSON as written. */
   body?: string
   hasKey: boolean
 }

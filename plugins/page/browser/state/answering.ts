@@ -59,7 +59,6 @@ export async function answer(chatId: string, parent: string, model?: string): Pr
   await receive(message, requestMessages(branch, chat.system))
 }
 
-/** Continues an interrupted answer. */
 export async function continueAnswer(message: Message): Promise<void> {
   const { system } = chats.peek().get(message.chat)!
   const branch = branchTo(messagesOf(message.chat), message.id)

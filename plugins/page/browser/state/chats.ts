@@ -75,7 +75,6 @@ async function readAgain(id: string, changed: string[], gone: string[]): Promise
   })
 }
 
-/** Updates the messages of an open chat. */
 function show(id: string, changed: readonly Message[], gone: readonly string[]): void {
   const opened = open.get(id)
   if (!opened) return
@@ -123,7 +122,6 @@ export async function openChat(id: string): Promise<Signal<OpenChat>> {
   return opened
 }
 
-/** The current messages of an open chat. */
 export function messagesOf(id: string): Map<string, Message> {
   const messages = open.get(id)?.peek().messages ?? new Map<string, Signal<Message>>()
   return new Map([...messages].map(([id, message]) => [id, message.peek()]))
@@ -172,7 +170,6 @@ export function changeMessage(message: Pick<Message, 'id' | 'chat'>, change: Par
   return true
 }
 
-/** Replaces the text of a message. */
 export async function editMessage(message: Message, content: string): Promise<void> {
   const known = open.get(message.chat)?.peek().messages.get(message.id)?.peek()
   changeMessage(message, { content, rev: Math.max(Date.now(), (known?.rev ?? 0) + 1) })
@@ -215,7 +212,6 @@ export async function deleteChat(id: string): Promise<void> {
   post({ chat: id })
 }
 
-/** Reads a chat with its messages, or returns undefined. */
 export async function readChat(id: string): Promise<ChatDocument | undefined> {
   await writeDirty()
   const messages = new Map((await storedMessages(id)).map(each => [each.id, each]))

@@ -123,7 +123,6 @@ export function newestLeafBelow(messages: ReadonlyMap<string, Message>, id: stri
   return leaf
 }
 
-/** A message and all of its descendants. */
 export function withDescendants(messages: ReadonlyMap<string, Message>, id: string): Message[] {
   const children = new Map<string, Message[]>()
   for (const message of messages.values()) {

@@ -76,7 +76,6 @@ export function keepChats(): void {
   addEventListener('focus', () => exchange(0))
 }
 
-/** Deletes a chat here and on the server. */
 export async function deleteEverywhere(id: string): Promise<void> {
   if (isOn) note(id, { version: 0, updatedAt: 0, ...seen[id], isDeleted: true })
   await deleteChat(id)

@@ -25,7 +25,6 @@ const STORED = 'corral-requests'
 /** The last requests to models, newest first. Kept until the tab is closed. */
 export const recentRequests = signal(tabTexts.getJson<readonly RecentRequest[]>(STORED, []))
 
-/** Records a finished request. */
 export function noteRequest(request: RecentRequest): void {
   recentRequests.value = [request, ...recentRequests.peek()].slice(0, MAX_COUNT)
   tabTexts.set(STORED, JSON.stringify(recentRequests.peek()))
