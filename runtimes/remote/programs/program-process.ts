@@ -31,14 +31,16 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
   const { name, stopTimeout, directory } = settings
   const port = settings.port === undefined ? await freePort() : await requireFree(settings.port, name)
   const key = randomBytes(24).toString('base64url')
-  const [program, ...args] = settings.command.map(part => fillIn(part, { port: `${port}`, model, key }))
+  const fill = (text: string) => fillIn(text, { port: `${port}`, model, key })
+  const [program, ...args] = settings.command.map(fill)
+  const variables = Object.entries(settings.environment).map(([name, value]) => [name, fill(value)])
   const log = new LogTail()
   const stopping = new AbortController()
   let group: number | undefined
   let ended: EngineExit | undefined
   const exited = runTool(program!, args, {
     ...(directory !== undefined && { cwd: directory }),
-    variables: settings.environment,
+    variables: Object.fromEntries(variables),
     signal: stopping.signal,
     grace: stopTimeout,
     onStart(id) {
@@ -65,8 +67,10 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
   const address = `http://${HOST}:${port}`
   const process = {
     address,
-    /** For the header `authorization`, if the command contains `{key}`. */
-    key: settings.command.some(part => part.includes('{key}')) ? key : undefined,
+    /** For the header `authorization`, if the program gets `{key}`. */
+    key: [...settings.command, ...Object.values(settings.environment)].some(text => text.includes('{key}'))
+      ? key
+      : undefined,
     log,
     startedAt: new Date().toISOString(),
     /** Settles when it and all processes that it started have ended. */

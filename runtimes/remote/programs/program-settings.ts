@@ -12,7 +12,7 @@ export const Program = Type.Object(
     command: Type.String({
       minLength: 1,
       description:
-        'Program and arguments, without a shell; {port}, {model} (its "files", or else its name) and {key} (a fresh secret that requests carry) are filled in'
+        'Program and arguments, without a shell; {port}, {model} (its "files", or else its name) and {key} (a fresh secret that requests carry) are filled in, also in "environment"'
     }),
     kind: Type.Optional(
       Type.Enum(['chat', 'embedding', 'rerank', 'transcribe'], {
@@ -87,10 +87,11 @@ export function readProgram(name: string, program: Static<typeof Program>) {
   } catch (error) {
     throw mistake(`engines.${name}.command`, `The command cannot be read: ${errorMessage(error)}.`)
   }
-  if (program.port === undefined && !command.some(part => part.includes('{port}'))) {
+  const texts = [...command, ...Object.values(program.environment ?? {})]
+  if (program.port === undefined && !texts.some(text => text.includes('{port}'))) {
     throw mistake(
       `engines.${name}.command`,
-      'The command lacks {port}. Add it where the program gets its port, or set "port".'
+      'Neither the command nor "environment" contains {port}. Add it where the program gets its port, or set "port".'
     )
   }
   return {

@@ -225,11 +225,13 @@ t.test('programs and stored models share the memory budget, and groups exclude e
 
 t.test('a second llama-server that a command starts answers like the own one', async t => {
   const server = join(engineBuildFolder(), 'llama-server')
-  const command = `${server} --port {port} --model {model} --api-key {key} --threads 1 --ctx-size 4096 --offline --jinja`
+  const command = `${server} --port {port} --model {model} --threads 1 --ctx-size 4096 --offline --jinja`
   const corral = await startCorral(t, {
-    config: `engines: ${JSON.stringify({ second: { command } })}\nmodels: ${JSON.stringify({
-      [model]: { engine: 'second', files: DEMO_FILE }
-    })}\n`
+    config: `engines: ${JSON.stringify({ second: { command, environment: { LLAMA_API_KEY: '{key}' } } })}\nmodels: ${JSON.stringify(
+      {
+        [model]: { engine: 'second', files: DEMO_FILE }
+      }
+    )}\n`
   })
   const texts: string[] = []
   for (const name of [model, 'corral/tiny-chat']) {
@@ -250,7 +252,7 @@ t.test('mistakes in the configuration name the setting', async t => {
   const table: [object, object, RegExp][] = [
     [{}, { [model]: { engine: 'whisper' } }, /models\.other\/one\.engine.*no program "whisper".*none/],
     [{ whisper: { command: 'x {port}' } }, { [model]: { engine: 'wisper' } }, /These exist: whisper/],
-    [{ x: { command: 'x --port 1' } }, { [model]: { engine: 'x' } }, /engines\.x\.command.*lacks \{port\}/],
+    [{ x: { command: 'x --port 1' } }, { [model]: { engine: 'x' } }, /engines\.x\.command.*contains \{port\}/],
     [{ x: { command: 'x "{port}' } }, { [model]: { engine: 'x' } }, /not closed/],
     [{ x: { command: 'x {port}', kind: 'dance' } }, {}, /engines\.x\.kind/]
   ]
