@@ -1,3 +1,4 @@
+import type { FastifyBaseLogger } from 'fastify'
 import { Agent, type Dispatcher, FormData, request } from 'undici'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
@@ -13,11 +14,6 @@ export interface RemoteServerSettings {
 interface RemoteServer extends RemoteServerSettings {
   running: number
   healthy: boolean
-}
-
-interface HealthLog {
-  info(object: object, message: string): void
-  warn(object: object, message: string): void
 }
 
 export type RemoteServers = ReturnType<typeof createRemoteServers>
@@ -42,7 +38,12 @@ class ServerFault extends Error {
 export function createRemoteServers(
   name: string,
   settings: readonly RemoteServerSettings[],
-  options: { interval: number; timeout: number; log: HealthLog; kind?: Parameters<typeof serverKind>[0] }
+  options: {
+    interval: number
+    timeout: number
+    log: Pick<FastifyBaseLogger, 'info' | 'warn'>
+    kind?: Parameters<typeof serverKind>[0]
+  }
 ) {
   const { interval, timeout, log } = options
   const kind = serverKind(options.kind)
