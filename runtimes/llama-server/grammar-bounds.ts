@@ -29,7 +29,7 @@ const MAX_KNOWN = 256
 interface Cost {
   /** Ways to read the costliest token. NaN if the text itself cannot be parsed. */
   ways: number
-  /** See `SchemaGrammar`. 0 for a grammar. */
+  /** See `schemaGrammar`. 0 for a grammar. */
   copies: number
   /** Characters and references with repetitions written out. llama.cpp uses up to 100 bytes for each. */
   elements: number

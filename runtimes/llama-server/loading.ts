@@ -9,10 +9,7 @@ import { addUse } from './memory/engine-need.ts'
 import { readText } from './response-body.ts'
 import type { Upstream } from './upstream.ts'
 
-export interface LoadedFacts {
-  contextSize: number
-  slots: number
-}
+export type LoadedFacts = NonNullable<ReturnType<typeof factsFromProps>>
 
 /** The model and its contexts are in memory and warmed up. */
 const LOADED = /load_model: initializing, n_slots = /
@@ -31,7 +28,7 @@ async function getJson(upstream: Upstream, path: string, signal: AbortSignal) {
 }
 
 /** Reads `/props`, as far as older and newer builds agree on it. */
-export function factsFromProps(props: unknown): LoadedFacts | undefined {
+export function factsFromProps(props: unknown) {
   const { total_slots: slots, default_generation_settings: settings } = (props ?? {}) as Record<string, unknown>
   const contextSize = (settings as { n_ctx?: unknown } | undefined)?.n_ctx
   return typeof slots === 'number' && typeof contextSize === 'number' ? { contextSize, slots } : undefined

@@ -46,13 +46,9 @@ type RpcSettings = NonNullable<EngineSettings['rpc']>
 
 function refusal(alias: string, cause: FailureCause, worker: string, why: string, error?: unknown): CorralError {
   const { code } = CAUSES[cause]
-  const options = { details: { cause, worker }, cause: error }
+  const retry = code === 'engine_unreachable' ? { retryAfter: RETRY_AFTER_S } : {}
   const message = `The model "${alias}" could not be loaded: ${why}`
-  return new CorralError(
-    code,
-    message,
-    code === 'engine_unreachable' ? { ...options, retryAfter: RETRY_AFTER_S } : options
-  )
+  return new CorralError(code, message, { details: { cause, worker }, cause: error, ...retry })
 }
 
 /** Returns an address at which a worker answers: on the port after its own. */

@@ -3,16 +3,10 @@ import { TooCostly } from './grammar-cost.ts'
 
 type Fields = Record<string, unknown>
 
-/** Maximum optional properties of one object, see `SchemaGrammar.copies`. */
+/** Maximum optional properties of one object, see `schemaGrammar`. */
 const MAX_OPTIONAL = 256
 /** Total limit for all objects in the schemas of one request. */
 export const MAX_COPIES = MAX_OPTIONAL ** 3
-
-export interface SchemaGrammar {
-  text: string
-  /** Names of optional properties that llama.cpp copies: the third power of their number for each object. */
-  copies: number
-}
 
 const COMMON = `str ::= "\\"" ([^"\\\\] | "\\\\" [a-z"\\\\/])* "\\""
 num ::= "-"? [0-9] [0-9.eE+-]*
@@ -25,9 +19,10 @@ list ::= "[" (any ("," any)*)? "]"
  * Returns a grammar (GBNF) with as many ways to read it as the grammar that llama.cpp makes from a JSON schema in the
  * form of `engineSchema`. Parts without influence on that number are left out: whitespace, numbers of comma-separated
  * items, limits of numbers and lengths.
+ * @returns `copies`: names of optional properties that llama.cpp copies, the third power of their number for each object
  * @throws TooCostly
  */
-export function schemaGrammar(schema: Fields): SchemaGrammar {
+export function schemaGrammar(schema: Fields): { text: string; copies: number } {
   const rules: string[] = []
   let copies = 0
   const references = new Map<string, string>()

@@ -55,24 +55,7 @@ export interface EnginePlace {
   shares?: readonly number[]
 }
 
-/** An engine's memory according to its files' metadata, in bytes. */
-export interface MetadataEstimate {
-  /** The memory that llama-server reports as its own, by pool. */
-  core: MemoryUse
-  /** The memory of its draft model, which is also in its report. */
-  draft: MemoryUse
-  /** Memory used from the start that the report leaves out. */
-  unreported: MemoryUse
-  /** How much its use of the machine's memory may grow within its limits. */
-  growth: number
-  bounds: EngineBounds
-  weights: number
-  cache: number
-  /** Part of `core`: output buffers for each token of a batch, which not every build reserves. */
-  logits: number
-  /** Whether the placement is certain: all layers fit on the devices, their number was given, or there is no device. */
-  settled: boolean
-}
+export type MetadataEstimate = ReturnType<typeof estimateFromMetadata>
 
 export function addUse(...uses: readonly MemoryUse[]): MemoryUse {
   const all: MemoryUse = {}
@@ -146,7 +129,8 @@ function countCheckpoints(flags: EngineFlags, memory: number, room: number, size
   return Math.min(CHECKPOINTS, usual, Math.floor(room / size))
 }
 
-export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where: EnginePlace): MetadataEstimate {
+/** Estimates an engine's memory, in bytes, according to its files' metadata. */
+export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where: EnginePlace) {
   const flags = engineFlags(spec.settings?.arguments ?? [])
   const options = computeOptions(spec, flags)
   const { shape } = files
@@ -187,15 +171,22 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const margins = where.deviceMargins && gpuLayers < 0 ? { deviceMargins: where.deviceMargins } : {}
   // With explicit shares, llama.cpp does not place layers itself, but it must do so if not all fit.
   const shares = where.shares && settled && placement.devices.length > 0 ? { shares: where.shares } : {}
+  const bounds: EngineBounds = { checkpoints, ...margins, ...shares }
   return {
+    /** The memory that llama-server reports as its own, by pool. */
     core: placement.use,
+    /** The memory of its draft model, which is also in its report. */
     draft: drafted,
+    /** Memory used from the start that the report leaves out. */
     unreported,
+    /** How much its use of the machine's memory may grow within its limits. */
     growth: checkpoints * checkpoint,
-    bounds: { checkpoints, ...margins, ...shares },
+    bounds,
     weights: (shape ? totalWeights(shape, copies) : files.size) + files.loras,
     cache,
+    /** Part of `core`: output buffers for each token of a batch, which not every build reserves. */
     logits: shape && chat ? 4 * shape.vocabulary * options.batch : 0,
+    /** Whether the placement is certain: all layers fit on the devices, their number was given, or there is no device. */
     settled
   }
 }

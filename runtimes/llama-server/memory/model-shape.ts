@@ -1,6 +1,7 @@
 import { type GgufHeader, listLength } from '../../../core/models/gguf-file.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import architectures from '../architectures.json' with { type: 'json' }
+import type { Parts } from './device-placement.ts'
 
 interface LayerShape {
   weights: number
@@ -345,20 +346,14 @@ export interface ComputeOptions extends CacheOptions {
   guessed: number
 }
 
-interface ComputeSize {
-  /** Where layers are computed. */
-  layers: number
-  /** In the machine's memory when layers are computed elsewhere: inputs and outputs. */
-  io: number
-}
-
 /**
  * Estimates the memory that `llama_context::sched_reserve` reserves for a whole batch. The steps of a graph share its
  * buffers, so the widest step decides: the feed-forward network, or the attention scores if flash attention is off. The
  * formula was fitted to llama.cpp's own figures for many shapes (test/runtimes/llama-server/memory), and is at most a
  * third too high.
+ * @returns bytes where layers are computed, and in the machine's memory when they are computed elsewhere
  */
-export function computeSize(shape: ModelShape, options: ComputeOptions): ComputeSize {
+export function computeSize(shape: ModelShape, options: ComputeOptions): Parts['compute'] {
   const { full, windowed } = cells(shape, options)
   const slots = options.num_parallel
   const rows = Math.min(options.batch, full * slots)
