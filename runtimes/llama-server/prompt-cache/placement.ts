@@ -1,5 +1,5 @@
 import type { EngineFields } from '../../../core/contracts/engines.ts'
-import type { SavedState } from './saved-state.ts'
+import type { SavedState } from './retention.ts'
 import { commonLength, continues, type Trail } from './trail.ts'
 
 /*

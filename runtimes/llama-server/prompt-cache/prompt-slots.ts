@@ -9,8 +9,7 @@ import {
   type SlotState,
   shouldWait
 } from './placement.ts'
-import { getSaveDelay, isWorthSaving } from './retention.ts'
-import type { SavedState } from './saved-state.ts'
+import { getSaveDelay, isWorthSaving, type SavedState } from './retention.ts'
 import type { SentRequest } from './slot-requests.ts'
 import { continues, getTrail, type Trail } from './trail.ts'
 

@@ -1,9 +1,39 @@
-import type { SavedState } from './saved-state.ts'
+import { type Static, Type } from 'typebox'
+import { TrailSchema } from './trail.ts'
 
 /*
  * Decides which states are stored, when, and which of them are evicted. While an owner stays within its share of the
  * budget, its states are never evicted for those of another owner, so that evictions reveal nothing about others.
  */
+
+export const StateRecordSchema = Type.Object({
+  version: Type.Literal(2),
+  variant: Type.String(),
+  key: Type.String(),
+  revision: Type.String(),
+  /** The owner of the prompt (`Caller.owner`). Prompts of other owners are never compared with it. */
+  owner: Type.String(),
+  trail: TrailSchema,
+  tokens: Type.Integer({ minimum: 1 }),
+  bytes: Type.Integer({ minimum: 1 }),
+  crc32: Type.Integer({ minimum: 0 }),
+  slots: Type.Integer({ minimum: 1 }),
+  /** Streams of its file, 0 if it fits any number of slots. Absent if it cannot be rewritten for another number. */
+  streams: Type.Optional(Type.Integer({ minimum: 0 })),
+  /** Milliseconds per token that the engine took for prefill. */
+  pace: Type.Optional(Type.Number({ minimum: 0 })),
+  /** When the conversation last continued, in milliseconds since 1970. */
+  usedAt: Type.Number(),
+  tier: Type.Enum(['memory', 'disk'])
+})
+/** The record of a saved state on disk, beside its file. */
+export type StateRecord = Static<typeof StateRecordSchema>
+export type Tier = StateRecord['tier']
+/** A saved state. Its checksum is unknown until its file has been read again. */
+export interface SavedState extends Omit<StateRecord, 'version' | 'crc32'> {
+  readonly id: string
+  crc32?: number
+}
 
 /** Prompts with fewer bytes are processed again faster than they are restored. */
 const MIN_PROMPT_BYTES = 256
@@ -53,28 +83,28 @@ function getValue({ tokens, usedAt, bytes }: SavedState, pace: number, now: numb
 }
 
 /** Chooses which states to evict for a new one: the least valuable ones of owners above their share of the budget. */
-export function chooseEvicted<Entry extends { state: SavedState }>(
-  entries: readonly Entry[],
+export function chooseEvicted(
+  states: readonly SavedState[],
   bytes: number,
   { owner, added, budget, now }: { owner: string; added: number; budget: number; now: number }
-): Entry[] {
+): SavedState[] {
   const totals = new Map([[owner, added]])
-  for (const { state } of entries) totals.set(state.owner, (totals.get(state.owner) ?? 0) + state.bytes)
+  for (const state of states) totals.set(state.owner, (totals.get(state.owner) ?? 0) + state.bytes)
   const share = budget / totals.size
-  const evicted: Entry[] = []
+  const evicted: SavedState[] = []
   // The latest pace of a model counts for all its states: differences between them only show how busy the machine was.
   const latest = new Map<string, SavedState>()
-  for (const { state } of entries) {
+  for (const state of states) {
     if (state.usedAt >= (latest.get(state.key)?.usedAt ?? 0)) latest.set(state.key, state)
   }
-  const value = ({ state }: Entry) => getValue(state, latest.get(state.key)?.pace ?? 1, now)
-  const left = [...entries].sort((a, b) => value(a) - value(b))
+  const value = (state: SavedState) => getValue(state, latest.get(state.key)?.pace ?? 1, now)
+  const left = [...states].sort((a, b) => value(a) - value(b))
   for (let freed = 0; freed < bytes && left.length > 0; ) {
-    const found = left.findIndex(({ state }) => totals.get(state.owner)! > share)
-    const [entry] = left.splice(Math.max(0, found), 1)
-    evicted.push(entry!)
-    freed += entry!.state.bytes
-    totals.set(entry!.state.owner, totals.get(entry!.state.owner)! - entry!.state.bytes)
+    const found = left.findIndex(({ owner }) => totals.get(owner)! > share)
+    const [state] = left.splice(Math.max(0, found), 1)
+    evicted.push(state!)
+    freed += state!.bytes
+    totals.set(state!.owner, totals.get(state!.owner)! - state!.bytes)
   }
   return evicted
 }

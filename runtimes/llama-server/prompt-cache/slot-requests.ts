@@ -54,15 +54,21 @@ async function post(engine: Requests, path: string, fields: object, signal: Abor
   throw new Error(typeof message === 'string' ? message : `status ${status}`)
 }
 
+/** Returns a function that returns a counter of llama-server (tools/server/README.md: GET /metrics), NaN if unknown. */
+export async function readMetrics(engine: Requests, signal: AbortSignal): Promise<(name: string) => number> {
+  const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal })
+  const text = await readText(body)
+  const metrics = status === 200 ? text : ''
+  return name => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(metrics)?.[1])
+}
+
 /** Returns the average milliseconds per token of prefill, or undefined if too few tokens were processed. */
 export async function millisecondsPerToken(engine: Requests, signal: AbortSignal): Promise<number | undefined> {
-  const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal })
-  const metrics = await readText(body)
-  const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(metrics)?.[1])
+  const count = await readMetrics(engine, signal)
   const tokens = count('prompt_tokens_total')
   const seconds = count('prompt_seconds_total')
   // Single tokens take longer than the tokens of a batch.
-  return status === 200 && tokens >= 256 && seconds > 0 ? (seconds * 1000) / tokens : undefined
+  return tokens >= 256 && seconds > 0 ? (seconds * 1000) / tokens : undefined
 }
 
 function toNumber(value: unknown): number {

@@ -17,8 +17,8 @@ import { join } from 'node:path'
 import { errorMessage, isSystemError } from '../../../core/errors.ts'
 import { freeSpace } from '../../../core/system/disk-space.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
-import { chooseEvicted } from './retention.ts'
-import { type SavedState, type StateRecord, StateRecordSchema, type Tier } from './saved-state.ts'
+import type { EngineLog } from '../launch.ts'
+import { chooseEvicted, type SavedState, type StateRecord, StateRecordSchema, type Tier } from './retention.ts'
 import { computeChecksum } from './state-file.ts'
 import { continues } from './trail.ts'
 
@@ -44,11 +44,6 @@ const SHARED_MEMORY = '/dev/shm'
 const TMPFS = 0x01021994
 const RECORD_NAME = /^[0-9a-f]{16}\.json$/
 
-export interface StateStoreLog {
-  debug(object: object, message: string): void
-  warn(object: object, message: string): void
-}
-
 export interface StateStoreOptions {
   /** A dedicated folder, which need not exist. */
   directory: string
@@ -58,7 +53,7 @@ export interface StateStoreOptions {
   budget: number
   /** Returns the bytes that the states in memory may use now. */
   memoryBudget?: () => Promise<number>
-  log: StateStoreLog
+  log: EngineLog
 }
 
 export type StateStore = Awaited<ReturnType<typeof openStateStore>>
@@ -166,15 +161,16 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
   async function makeRoom(tier: Tier, bytes: number, owner: string): Promise<boolean> {
     const most = await getBudget(tier)
     if (bytes + reserved[tier] > most) return false
-    const entries = inTier(tier).map(state => ({ state }))
-    const excess = getUse(tier) + bytes - most
-    if (excess <= 0) return true
-    const evicted = chooseEvicted(entries, excess, { owner, added: bytes, budget: most, now: Date.now() })
-    for (const { state } of evicted) {
-      if (tier === 'disk' || !(await moveToDisk(state))) await remove(state)
-    }
-    log.debug({ files: evicted.length, tier }, 'saved prompt caches made room for newer ones')
+    await evict(tier, most, bytes, owner)
     return true
+  }
+
+  async function evict(tier: Tier, budget: number, added = 0, owner = ''): Promise<void> {
+    const excess = getUse(tier) + added - budget
+    if (excess <= 0) return
+    const evicted = chooseEvicted(inTier(tier), excess, { owner, added, budget, now: Date.now() })
+    for (const state of evicted) if (tier === 'disk' || !(await moveToDisk(state))) await remove(state)
+    log.debug({ files: evicted.length, tier }, 'saved prompt caches made room for newer ones')
   }
 
   async function moveToDisk(state: SavedState): Promise<boolean> {
@@ -333,14 +329,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
       }),
 
     /** Moves states from memory to the disk until this much memory is left to them. */
-    shrinkMemory: (most: number): Promise<void> =>
-      alone(async () => {
-        const excess = getUse('memory') - Math.max(0, most)
-        if (excess <= 0) return
-        const entries = inTier('memory').map(state => ({ state }))
-        const evicted = chooseEvicted(entries, excess, { owner: '', added: 0, budget: most, now: Date.now() })
-        for (const { state } of evicted) if (!(await moveToDisk(state))) await remove(state)
-      })
+    shrinkMemory: (most: number): Promise<void> => alone(() => evict('memory', Math.max(0, most)))
   }
 }
 

@@ -8,7 +8,7 @@ import { abortAfter } from '../../../core/system/abort-signals.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { createLearnedFile } from '../learned-file.ts'
-import { readText } from '../response-body.ts'
+import { readMetrics } from '../prompt-cache/slot-requests.ts'
 import {
   addSpeed,
   chooseMethod,
@@ -167,18 +167,10 @@ export function createSpeculation({ directory, log, isEnabled, times = USUAL_TIM
   }
 }
 
-interface Counts {
-  tokens: number
-  seconds: number
-  decodes: number
-  busySlots: number
-}
+type Counts = NonNullable<Awaited<ReturnType<typeof readCounts>>>
 
-/** Reads llama-server's counters (tools/server/README.md: GET /metrics). */
-async function readCounts(engine: Pick<LlamaServerEngine, 'request'>): Promise<Counts | undefined> {
-  const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal: abortAfter(REQUEST_LIMIT) })
-  const text = await readText(body)
-  const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(text)?.[1])
+async function readCounts(engine: Pick<LlamaServerEngine, 'request'>) {
+  const count = await readMetrics(engine, abortAfter(REQUEST_LIMIT))
   const decodes = count('n_decode_total')
   const counts = {
     tokens: count('tokens_predicted_total'),
@@ -186,7 +178,7 @@ async function readCounts(engine: Pick<LlamaServerEngine, 'request'>): Promise<C
     decodes,
     busySlots: count('n_busy_slots_per_decode') * decodes
   }
-  return status === 200 && Object.values(counts).every(Number.isFinite) ? counts : undefined
+  return Object.values(counts).every(Number.isFinite) ? counts : undefined
 }
 
 function speedBetween(before: Counts, now: Counts) {

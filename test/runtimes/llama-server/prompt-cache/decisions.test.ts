@@ -17,9 +17,9 @@ import {
   chooseEvicted,
   getMemoryBudget,
   getSaveDelay,
-  isWorthSaving
+  isWorthSaving,
+  type SavedState
 } from '../../../../runtimes/llama-server/prompt-cache/retention.ts'
-import type { SavedState } from '../../../../runtimes/llama-server/prompt-cache/saved-state.ts'
 import { continues, getTrail } from '../../../../runtimes/llama-server/prompt-cache/trail.ts'
 import { readFixture } from '../../../support/fixture.ts'
 import { buildOf, engineSpec, PLAIN_SETTINGS } from '../support.ts'
@@ -186,11 +186,10 @@ t.test('decides what is saved, and when', t => {
 
 t.test('evicts the least valuable states of owners above their share', t => {
   const now = 10 * 3_600_000
-  const make = (id: string, owner: string, bytes: number, hours: number, more: Partial<SavedState> = {}) => ({
-    state: state(id, said(LONG), { owner, bytes, tokens: 100, usedAt: now - hours * 3_600_000, ...more })
-  })
+  const make = (id: string, owner: string, bytes: number, hours: number, more: Partial<SavedState> = {}) =>
+    state(id, said(LONG), { owner, bytes, tokens: 100, usedAt: now - hours * 3_600_000, ...more })
   const evict = (entries: ReturnType<typeof make>[], bytes: number, owner = 'a', budget = 100) =>
-    chooseEvicted(entries, bytes, { owner, added: bytes, budget, now }).map(({ state }) => state.id)
+    chooseEvicted(entries, bytes, { owner, added: bytes, budget, now }).map(({ id }) => id)
   const old = make('old', 'a', 10, 5)
   const recent = make('new', 'a', 10, 0)
   t.same(evict([recent, old], 0), [])

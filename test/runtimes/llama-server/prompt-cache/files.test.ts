@@ -12,7 +12,7 @@ import {
 import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import t from 'tap'
-import type { SavedState } from '../../../../runtimes/llama-server/prompt-cache/saved-state.ts'
+import type { SavedState } from '../../../../runtimes/llama-server/prompt-cache/retention.ts'
 import {
   addWindowCell,
   computeChecksum,

@@ -2,7 +2,7 @@ import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import type { Delta, EngineFields } from '../../../../core/contracts/engines.ts'
 import { PromptSlots, type SlotStates } from '../../../../runtimes/llama-server/prompt-cache/prompt-slots.ts'
-import type { SavedState } from '../../../../runtimes/llama-server/prompt-cache/saved-state.ts'
+import type { SavedState } from '../../../../runtimes/llama-server/prompt-cache/retention.ts'
 import { startWith } from './support.ts'
 
 const { signal } = new AbortController()
