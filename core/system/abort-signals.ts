@@ -31,6 +31,15 @@ export async function withAnySignal<T>(
   }
 }
 
+/** Returns a promise and the function that resolves it, as `Promise.withResolvers` of Node.js 22 does. */
+export function withResolver<T = void>() {
+  let resolve!: (value: T) => void
+  const promise = new Promise<T>(settle => {
+    resolve = settle
+  })
+  return { promise, resolve }
+}
+
 /** Waits for `pending` until the signal is aborted. @throws the signal's reason; the pending work continues */
 export async function untilAborted<T>(pending: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (!signal) return await pending

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
-import { untilAborted } from '../../core/system/abort-signals.ts'
+import { untilAborted, withResolver } from '../../core/system/abort-signals.ts'
 import { setNewest } from '../../core/system/collections.ts'
 import { OpenSet } from '../../core/system/open-tables.ts'
 import { isLarge } from './text-length.ts'
@@ -195,10 +195,7 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
   async function begin(ticket: Ticket, signal: AbortSignal): Promise<void> {
     // An engine that is being ended still has its slots. If a caller gave up now, it would get the same engine again.
     while (!gone && (failure || !mayBegin(ticket.constraints))) {
-      let retry!: () => void
-      const changed = new Promise<void>(resolve => {
-        retry = resolve
-      })
+      const { promise: changed, resolve: retry } = withResolver()
       waiting.add(retry)
       try {
         await untilAborted(changed, signal)

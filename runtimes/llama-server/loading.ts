@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { MemoryUse } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
+import { withResolver } from '../../core/system/abort-signals.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { stuckFailure } from './failure.ts'
 import warnings from './load-warnings.json' with { type: 'json' }
@@ -49,10 +50,7 @@ export function followLoad(
   let active = true
   let fraction = 0
   let speaksStates = false
-  let markReady = () => {}
-  const reportedReady = new Promise<void>(resolve => {
-    markReady = resolve
-  })
+  const { promise: reportedReady, resolve: markReady } = withResolver()
 
   const fail = (error: unknown) => {
     if (active) control.abort(error)

@@ -5,6 +5,7 @@ import type { Capability, Catalog, Model } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
+import { withResolver } from '../../core/system/abort-signals.ts'
 import { createLlamaServerEngine, getTemplate, type LlamaServerEngine } from './engine.ts'
 import type { EngineLogs } from './engine-logs.ts'
 import { type GrammarLimits, grammarCheck } from './grammar-bounds.ts'
@@ -101,10 +102,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   async function launch(spec: LaunchSpec, { chosen, need }: LlamaServerEstimate, waiting: Waiting) {
     const template = getTemplate(spec)
     if (template) inputs.check([template], spec.alias)
-    let outdate = () => {}
-    const outdated = new Promise<void>(resolve => {
-      outdate = resolve
-    })
+    const { promise: outdated, resolve: outdate } = withResolver()
     const { ngram, mtp, companion, draft } = spec.settings?.speculation ?? {}
     const refuseProbabilities =
       ngram || mtp || companion || draft

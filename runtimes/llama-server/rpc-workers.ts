@@ -13,7 +13,7 @@ import {
   WorkerFactsSchema
 } from '../../core/contracts/workers.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
-import { abortAfter } from '../../core/system/abort-signals.ts'
+import { abortAfter, withResolver } from '../../core/system/abort-signals.ts'
 import { parseJson } from '../../core/system/json-file.ts'
 import { isLoopback, isPublicAddress } from '../../core/system/private-address.ts'
 import { CAUSES, endedFailure, type FailureCause } from './failure.ts'
@@ -110,8 +110,6 @@ export function buildMismatch(
   return `it has llama.cpp ${theirs}, but this machine has ${ours}`
 }
 
-class Restarting extends Error {}
-
 export type RpcWorkers = ReturnType<typeof createRpcWorkers>
 
 export function createRpcWorkers(
@@ -154,21 +152,17 @@ export function createRpcWorkers(
   async function ask(url: string, signal: AbortSignal): Promise<WorkerFacts> {
     const until = performance.now() + ANSWER_LIMIT_MS
     for (;;) {
-      try {
-        return await askOnce(url, signal)
-      } catch (error) {
-        if (!(error instanceof Restarting) || performance.now() > until) throw error
-        await sleep(100, undefined, { signal })
-      }
+      const limited = AbortSignal.any([signal, abortAfter(ANSWER_LIMIT_MS)])
+      const { statusCode, body } = await get(url, limited)
+      if (statusCode !== 503) return await readFacts(statusCode, body.setEncoding('utf8'))
+      if (performance.now() > until) throw new Error('its ggml-rpc-server is restarting')
+      await sleep(100, undefined, { signal })
     }
   }
 
-  async function askOnce(url: string, signal: AbortSignal): Promise<WorkerFacts> {
-    const limited = AbortSignal.any([signal, abortAfter(ANSWER_LIMIT_MS)])
-    const { statusCode, body } = await get(url, limited)
-    if (statusCode === 503) throw new Restarting('its ggml-rpc-server is restarting')
+  async function readFacts(statusCode: number, body: AsyncIterable<string>): Promise<WorkerFacts> {
     let text = ''
-    for await (const piece of body.setEncoding('utf8')) {
+    for await (const piece of body) {
       text += piece
       if (text.length > MAX_ANSWER_BYTES) throw new Error('its answer is too long')
     }
@@ -230,10 +224,7 @@ export function createRpcWorkers(
   /** Follows the workers of an engine. `onLost` and `lost` get the name of the first that ends or no longer answers. */
   function follow(workers: readonly RpcWorker[], onLost: (name: string) => void) {
     const closing = new AbortController()
-    let tell = (_: string) => {}
-    const lost = new Promise<string>(resolve => {
-      tell = resolve
-    })
+    const { promise: lost, resolve: tell } = withResolver<string>()
     async function followOne(worker: RpcWorker): Promise<void> {
       const { facts, name } = worker
       let why = 'its ggml-rpc-server has exited'

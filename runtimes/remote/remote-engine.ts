@@ -5,7 +5,7 @@ import { SseParser } from '../../core/answers/sse-parser.ts'
 import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { forwardedHeaders } from '../../core/http/forwarded-headers.ts'
-import { withAnySignal } from '../../core/system/abort-signals.ts'
+import { withAnySignal, withResolver } from '../../core/system/abort-signals.ts'
 import { fullContext, messageOf, type RemoteServers } from './remote-servers.ts'
 
 /** Parallel requests. The remote server decides how many it answers. */
@@ -17,10 +17,7 @@ export function createRemoteEngine(
   { model, contextSize }: { model: string; contextSize: number }
 ): Engine {
   const stopped = new AbortController()
-  let end: (exit: EngineExit) => void = () => {}
-  const exited = new Promise<EngineExit>(resolve => {
-    end = resolve
-  })
+  const { promise: exited, resolve: end } = withResolver<EngineExit>()
   const untilStopped = <T>(signal: AbortSignal, use: (signal: AbortSignal) => Promise<T>) =>
     withAnySignal([signal, stopped.signal], use)
 

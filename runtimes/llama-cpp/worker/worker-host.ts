@@ -8,16 +8,17 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { BuildDevice, Runtimes } from '../../../core/contracts/builds.ts'
 import type { Gpu, HardwareService, MemoryNow } from '../../../core/contracts/hardware.ts'
-import type { WorkerFacts } from '../../../core/contracts/workers.ts'
 import {
   WORKER_ALIVE_PATH,
   WORKER_PATH,
   WORKER_SIGN_INTERVAL,
   type Worker,
-  type WorkerHost
+  type WorkerFacts,
+  type WorkerHost,
+  type WorkerOptions
 } from '../../../core/contracts/workers.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
-import { abortAfter } from '../../../core/system/abort-signals.ts'
+import { abortAfter, withResolver } from '../../../core/system/abort-signals.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { isPublicAddress } from '../../../core/system/private-address.ts'
 import { processMemory } from '../../../core/system/processes.ts'
@@ -117,8 +118,8 @@ export function createWorkerHost(deps: {
       const folder = join(cache, 'rpc', `${options.port}`)
       const store = options.cache > 0 ? new WorkerCache(folder, options.cache) : undefined
       const { port, devices = [], threads = cpu.cores ?? cpu.threads } = options
-      const server = superviseServer({
-        program,
+      const command = {
+        executable: program,
         arguments: [
           ...['-H', host, '-p', `${port}`, '-t', `${threads}`],
           ...(devices.length > 0 ? ['-d', devices.join(',')] : []),
@@ -128,13 +129,9 @@ export function createWorkerHost(deps: {
           ...toolEnvironment(process.env),
           ...runtimes.environment(build),
           ...(store && { LLAMA_CACHE: store.directory })
-        },
-        host,
-        port,
-        cache: store,
-        notice: options.notice ?? (() => {}),
-        log
-      })
+        }
+      }
+      const server = superviseServer(command, { ...options, host }, store, log)
       const facts = async (): Promise<WorkerFacts> => {
         const [now, own] = await Promise.all([hardware.memory(), processMemory(server.pid)])
         return {
@@ -168,17 +165,12 @@ export function createWorkerHost(deps: {
 }
 
 /** Supervises one `ggml-rpc-server`, and restarts it when it exits unexpectedly. */
-function superviseServer(settings: {
-  program: string
-  arguments: readonly string[]
-  environment: Record<string, string>
-  host: string
-  port: number
-  cache: WorkerCache | undefined
-  notice: (message: string) => void
+function superviseServer(
+  command: Pick<Parameters<typeof startEngineProcess>[0], 'executable' | 'arguments' | 'environment'>,
+  { host, port, notice = () => {} }: WorkerOptions,
+  cache: WorkerCache | undefined,
   log: BuildsLog
-}) {
-  const { program, environment, host, port, cache, notice, log } = settings
+) {
   let child: EngineProcess | undefined
   let instance: string | undefined
   let devices: BuildDevice[] = []
@@ -207,14 +199,9 @@ function superviseServer(settings: {
     await tend(store => store.prepare())
     let complaint: string | undefined
     const found: BuildDevice[] = []
-    let accepted = () => {}
-    const listens = new Promise<void>(resolve => {
-      accepted = resolve
-    })
+    const accepted = withResolver()
     const started = await startEngineProcess({
-      executable: program,
-      arguments: settings.arguments,
-      environment,
+      ...command,
       onLine(line, stream) {
         log.debug({}, line)
         if (stream === 'stderr' && !line.startsWith('load_backend:')) complaint = line
@@ -222,7 +209,7 @@ function superviseServer(settings: {
         if (device && instance === undefined) found.push(device)
         if (line === 'Accepted client connection') {
           clients++
-          accepted()
+          accepted.resolve()
         }
         if (line === 'Client connection closed') {
           clients--
@@ -248,7 +235,7 @@ function superviseServer(settings: {
     const limit = AbortSignal.any([abortAfter(START_LIMIT_MS), stopped.signal, ...(signal ? [signal] : [])])
     try {
       // It prints nothing until a client has connected.
-      await Promise.race([failure, untilConnected(host, port, limit).then(() => listens)])
+      await Promise.race([failure, untilConnected(host, port, limit).then(() => accepted.promise)])
       await Promise.race([failure, untilLeft()])
     } catch (error) {
       started.kill()

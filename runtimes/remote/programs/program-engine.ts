@@ -10,6 +10,7 @@ import type {
   MemoryUse
 } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { withResolver } from '../../../core/system/abort-signals.ts'
 import { createRemoteEngine } from '../remote-engine.ts'
 import { createRemoteServers } from '../remote-servers.ts'
 import type { ProgramProcess } from './program-process.ts'
@@ -33,10 +34,7 @@ export function createProgramEngine(
   // Its process says whether it lives.
   const servers = createRemoteServers(spec.alias, [address], { interval: 0, timeout: CONNECT_TIMEOUT_MS, log })
   const remote = createRemoteEngine(spec, servers, { model, contextSize })
-  let end: (exit: EngineExit) => void = () => {}
-  const stopped = new Promise<EngineExit>(resolve => {
-    end = resolve
-  })
+  const { promise: stopped, resolve: end } = withResolver<EngineExit>()
 
   /** The end of the program explains a failure better than the broken connection. */
   async function explain(error: unknown): Promise<unknown> {
