@@ -96,15 +96,12 @@ const FIRST_WEIGHT = 4
 /** Maximum steps of one count, so that it takes about ten milliseconds at most. */
 const MAX_STEPS = 40_000
 
-/** A grammar, and further rules at which counting starts. */
-export interface CountedGrammar {
-  rules: GrammarRules
-  starts: number[]
-}
-
-/** Counts the ways to read the costliest token found, up to `enough`. @throws TooCostly */
-export function countWays({ rules: { rules }, starts }: CountedGrammar, enough: number): number {
-  return new Walk(rules).ways(starts, enough)
+/**
+ * Counts the ways to read the costliest token found, up to `enough`.
+ * @param grammar its rules, and further rules at which counting starts @throws TooCostly
+ */
+export function countWays(grammar: { rules: GrammarRules; starts: number[] }, enough: number): number {
+  return new Walk(grammar.rules.rules).ways(grammar.starts, enough)
 }
 
 class Walk {

@@ -1,4 +1,4 @@
-import { type CountedGrammar, type Element, GrammarRules, TooCostly } from './grammar-cost.ts'
+import { type Element, GrammarRules, TooCostly } from './grammar-cost.ts'
 
 /** llama.cpp's parser recurses for each nested parenthesis. */
 const DEEPEST = 200
@@ -12,7 +12,7 @@ export class NotReadable extends Error {
  * Parses a grammar in GBNF. Counting starts at `root`, at every rule, and at every position after fixed text.
  * @param isStart whether counting also starts at a rule with this name @throws NotReadable, TooCostly
  */
-export function readGrammar(text: string, isStart: (name: string) => boolean = () => true): CountedGrammar {
+export function readGrammar(text: string, isStart: (name: string) => boolean = () => true) {
   const rules = new GrammarRules()
   const names = new Map<string, number>()
   const starts: number[] = []

@@ -26,15 +26,7 @@ export function isSourceUnavailable(error: unknown): boolean {
 
 export type BuildTool = 'git' | 'cmake' | 'C++ compiler' | 'make or ninja'
 
-export interface ToolChain {
-  cmake: string
-  /** Undefined if cmake finds the compiler itself. */
-  generator: 'Ninja' | 'Unix Makefiles' | undefined
-  /** Paths of compilers for GPUs, if installed. glslc compiles Vulkan's shaders. */
-  nvcc: string | undefined
-  hipcc: string | undefined
-  glslc: string | undefined
-}
+export type ToolChain = Awaited<ReturnType<typeof findToolChain>>
 
 /** Returns the command that installs missing tools, by the text of `/etc/os-release`. Pure. */
 export function installCommand(missing: readonly BuildTool[], platform: NodeJS.Platform, osRelease: string) {
@@ -50,7 +42,7 @@ export function installCommand(missing: readonly BuildTool[], platform: NodeJS.P
 }
 
 /** Finds the tools for compiling. @throws SourceUnavailable with the missing tools and how to install them */
-export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> {
+export async function findToolChain(env: NodeJS.ProcessEnv) {
   const windows = process.platform === 'win32'
   const find = (...names: string[]) => names.map(name => findExecutable(name, env)).find(path => path !== undefined)
   const cmake = find('cmake')
@@ -71,7 +63,9 @@ export async function findToolChain(env: NodeJS.ProcessEnv): Promise<ToolChain> 
   }
   return {
     cmake: cmake!,
+    /** Undefined if cmake finds the compiler itself. */
     generator: windows ? undefined : ninja ? 'Ninja' : 'Unix Makefiles',
+    // Compilers for GPUs. glslc compiles Vulkan's shaders.
     nvcc: findExecutable('nvcc', env, ['/usr/local/cuda/bin']),
     hipcc: findExecutable('hipcc', env, ['/opt/rocm/bin']),
     glslc: findExecutable('glslc', env)

@@ -21,10 +21,7 @@ export interface SourcePackage {
   log: ToolLog
 }
 
-export interface LlamaSource {
-  directory: string
-  release: string
-}
+export type LlamaSource = Awaited<ReturnType<typeof fetchSource>>
 
 /** Fills a folder unless it already exists. An interrupted attempt leaves nothing under this name. */
 export async function fillOnce(folder: string, fill: (unfinished: string) => Promise<void>): Promise<void> {
@@ -66,7 +63,7 @@ export async function fetchPackage(name: string, { version, work, env, log }: So
   return folder
 }
 
-export async function fetchSource(options: SourcePackage, { signal, onProgress }: Waiting): Promise<LlamaSource> {
+export async function fetchSource(options: SourcePackage, { signal, onProgress }: Waiting) {
   const { name, version, work, env, log } = options
   onProgress?.({ phase: 'downloading', subject: `${name} ${version}` })
   const folder = join(await fetchPackage(name, options, signal), 'llama')

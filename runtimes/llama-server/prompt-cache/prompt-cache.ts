@@ -115,8 +115,10 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
   }
 
   async function toKey(engine: LlamaServerEngine): Promise<string> {
+    const { settings, projectorPath = [] } = engine.spec
+    const outside = [...(settings?.loras ?? []).map(lora => lora.path), projectorPath].flat()
     const stamps = await Promise.all(
-      outsideFiles(engine.spec).map(async path => {
+      outside.map(async path => {
         const { size, mtimeMs } = await stat(path)
         return `${size} ${mtimeMs}`
       })
@@ -426,10 +428,6 @@ export function getEngineKey(
     stamps
   }
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex')
-}
-
-function outsideFiles({ settings, projectorPath }: LaunchSpec): string[] {
-  return [...(settings?.loras ?? []).map(lora => lora.path), ...(projectorPath === undefined ? [] : [projectorPath])]
 }
 
 /** Bytes that llama-server writes for each token beside the cache itself: its number, position and sequence. */
