@@ -41,9 +41,7 @@ export function isProgramOrLibrary(name: string): boolean {
 }
 
 /** Finds the prebuilt libraries among file names, by role. Returns undefined if one is missing. */
-export function prebuiltLibraries(
-  names: readonly string[]
-): Record<'LIB_LLAMA' | 'LIB_LLAMA_COMMON' | 'LIB_GGML' | 'LIB_GGML_BASE', string> | undefined {
+export function prebuiltLibraries(names: readonly string[]) {
   // Some names contain the release: libllama.v0.5.0.so.
   const find = (stem: string) => names.find(name => new RegExp(`^lib${stem}(\\.v?[\\w.]+)?\\.(so|dylib)$`).test(name))
   const [llama, common, ggml, base] = [find('llama'), find('llama-common'), find('ggml'), find('ggml-base')]

@@ -82,21 +82,10 @@ const WILL_RETRY = /pipeline parallelism enabled/
 const MAY_BE_RETRIED = /failed to allocate compute buffers/
 const ERROR_LINE = /^(?:\[\d+\] )?(?:[\d.]+ )?E |\b(?:error|failed|fatal)\b/i
 
-interface Rule {
-  cause: FailureCause
-  pattern: RegExp
-  sentence: string
-}
-
-interface Finding {
-  rule: Rule
-  index: number
-  /** Whether the line only hints at its cause. */
-  weak: boolean
-}
+type Finding = NonNullable<ReturnType<typeof find>>
 
 /** Compiles the patterns of all causes, in the order of their table. */
-function listRules(kind: 'lines' | 'hints'): Rule[] {
+function listRules(kind: 'lines' | 'hints') {
   return Object.entries(CAUSES).flatMap(([name, { sentence, [kind]: patterns = [] }]) =>
     patterns.map(entry => {
       const { pattern: text, ...own } = typeof entry === 'string' ? { pattern: entry } : entry
@@ -106,10 +95,10 @@ function listRules(kind: 'lines' | 'hints'): Rule[] {
   )
 }
 /** Compiled for the first failure, because most runs have none. */
-let rules: Record<'lines' | 'hints', Rule[]> | undefined
+let rules: Record<'lines' | 'hints', ReturnType<typeof listRules>> | undefined
 
-/** Finds the first line that is a cause by itself, otherwise a line that hints at a cause. */
-function find(lines: readonly string[]): Finding | undefined {
+/** Finds the first line that is a cause by itself, otherwise a line that hints at a cause (`weak`). */
+function find(lines: readonly string[]) {
   rules ??= { lines: listRules('lines'), hints: listRules('hints') }
   const counted = [...lines.entries()].filter(([, line]) => !HARMLESS.test(line))
   for (const [index, line] of counted) {

@@ -28,10 +28,7 @@ export interface LaunchSpec extends EngineSpec {
   workers?: readonly RpcWorker[]
 }
 
-export interface EngineFiles {
-  modelPath: string
-  projectorPath?: string
-}
+export type EngineFiles = Pick<LaunchSpec, 'modelPath' | 'projectorPath'>
 
 /** Returns the files of a GGUF variant. A sharded model is named by its first shard. */
 export function ownFiles(variant: StoredVariant): EngineFiles {

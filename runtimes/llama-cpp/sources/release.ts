@@ -24,10 +24,7 @@ export interface ReleasesOptions extends ReleaseServerOptions {
   log: { debug(object: object, message: string): void }
 }
 
-export interface FoundArchives {
-  tag: string
-  assets: ReleaseAsset[]
-}
+export type FoundArchives = NonNullable<Awaited<ReturnType<Releases['find']>>>
 
 /** Names of a release's files: the server's current list, or the list bundled with corral. */
 export type ReleaseListing = RuntimesReport['release'] & { names: readonly string[] }
@@ -136,7 +133,7 @@ export class Releases {
     hardware: Hardware,
     { signal = new AbortController().signal }: Waiting = {},
     tag = this.#options.tag
-  ): Promise<FoundArchives | undefined> {
+  ) {
     // Older releases need the same system or a newer one.
     if (whyUnsupported(runtime, hardware) !== undefined) return undefined
     const choose = (assets: readonly ReleaseAsset[]) => chooseArchives(runtime, hardware, assets)

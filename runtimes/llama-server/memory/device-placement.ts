@@ -80,10 +80,7 @@ const OVERHEAD: Record<Build['kind'], number> = {
   unknown: 256 * MIB
 }
 
-export interface MatchedDevice {
-  device: BuildDevice
-  gpu: Gpu | undefined
-}
+export type MatchedDevice = ReturnType<typeof matchDevices>[number]
 
 /** Rates how likely both are the same device: common words of the names, and totals within a twentieth. */
 function similarity(device: BuildDevice, gpu: Gpu): number {
@@ -106,7 +103,7 @@ function similarity(device: BuildDevice, gpu: Gpu): number {
 }
 
 /** Finds the GPU behind each device of a build: the most similar by name and size. Ties go to the next in order. */
-export function matchDevices(devices: readonly BuildDevice[], gpus: readonly Gpu[]): MatchedDevice[] {
+export function matchDevices(devices: readonly BuildDevice[], gpus: readonly Gpu[]) {
   const free = [...gpus]
   return devices.map(device => {
     const best = free.reduce<Gpu | undefined>(
