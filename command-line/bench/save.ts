@@ -59,13 +59,11 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   }
   tell(lines(name))
   if (options.dryRun) return false
-  if (!options.yes) {
-    if (!options.yes && !atTerminal()) {
-      tell(`Nothing was written. Add --yes to write this to ${path}.`)
-      return false
-    }
-    if (!options.yes && !(await confirm(`Write this to ${path}?`, false))) return false
+  if (!options.yes && !atTerminal()) {
+    tell(`Nothing was written. Add --yes to write this to ${path}.`)
+    return false
   }
+  if (!options.yes && !(await confirm(`Write this to ${path}?`, false))) return false
   try {
     if (before !== undefined) {
       await copyFile(path, `${path}.bak`)

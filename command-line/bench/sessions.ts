@@ -1,22 +1,6 @@
 import type { ServerClient } from '../server-client.ts'
 import { randomWords } from './measure.ts'
 
-/** How agents use a server: each agent has instructions and a conversation that grows with each of its turns. */
-export interface SessionPlan {
-  agents: number
-  turns: number
-  /** Words of each agent's instructions. */
-  words: number
-}
-
-export interface SessionReport {
-  server: string
-  /** Seconds to the first token in all turns after the first ones. */
-  first: { median: number; p95: number }
-  /** The share of prompt tokens that were not processed again. */
-  cached: number
-}
-
 interface Chunk {
   choices?: { delta?: { content?: string | null } }[]
   usage?: { prompt_tokens: number; prompt_tokens_details?: { cached_tokens?: number } } | null
@@ -26,13 +10,18 @@ interface Chunk {
 const MESSAGE_WORDS = 40
 const ANSWER_TOKENS = 24
 
-/** Lets agents take turns through the OpenAI API of a server, which every server of the field has. */
+/**
+ * Lets agents take turns through the OpenAI API of a server, which every server of the field has. Each agent has
+ * instructions of some words and a conversation that grows with each of its turns.
+ * @returns the seconds to the first token in all turns after the first ones, and the share of prompt tokens that were not
+ * processed again
+ */
 export async function runSessions(
   client: Pick<ServerClient, 'stream' | 'address'>,
   model: string,
-  { agents, turns, words }: SessionPlan,
+  { agents, turns, words }: Record<'agents' | 'turns' | 'words', number>,
   say: (text: string) => void
-): Promise<SessionReport> {
+) {
   const conversations = Array.from({ length: agents }, (_, agent) => [
     { role: 'system', content: `You are agent ${agent}. ${randomWords(words, agent + 1)}` }
   ])

@@ -4,10 +4,7 @@ const T95 = [
   2.101, 2.093, 2.086
 ]
 
-export interface Interval {
-  low: number
-  high: number
-}
+type Interval = Record<'low' | 'high', number>
 
 /** Summary of repeated measurements. */
 export interface Summary extends Interval {
@@ -19,14 +16,8 @@ export interface Summary extends Interval {
   values: number[]
 }
 
-export function computeMedian(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b)
-  const middle = sorted.length >> 1
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2
-}
-
 /** The mean with its 95 % interval. A single value has no known interval. */
-export function meanInterval(values: readonly number[]): Interval & { mean: number } {
+function meanInterval(values: readonly number[]): Ratio {
   const count = values.length
   const mean = values.reduce((sum, value) => sum + value, 0) / count
   if (count < 2) return { mean, low: Number.NEGATIVE_INFINITY, high: Number.POSITIVE_INFINITY }
@@ -37,16 +28,18 @@ export function meanInterval(values: readonly number[]): Interval & { mean: numb
 
 /** @param values at least one */
 export function summarize(values: readonly number[]): Summary {
-  const median = computeMedian(values)
+  const sorted = values.toSorted((a, b) => a - b)
+  const [least, most] = [sorted[0]!, sorted.at(-1)!]
+  const median = (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2
   const { low, high } = meanInterval(values)
   const known = values.length > 1
   return {
     median,
     low: known ? low : median,
     high: known ? high : median,
-    least: Math.min(...values),
-    most: Math.max(...values),
-    spread: median > 0 ? (values.length < 4 ? Math.max(...values) - Math.min(...values) : high - low) / 2 / median : 0,
+    least,
+    most,
+    spread: median > 0 ? (values.length < 4 ? most - least : high - low) / 2 / median : 0,
     values: [...values]
   }
 }
@@ -61,9 +54,7 @@ export interface Pair {
 }
 
 /** Speed of the trial divided by the current speed. */
-export interface Ratio extends Interval {
-  mean: number
-}
+export type Ratio = Interval & { mean: number }
 
 export interface Verdict {
   /** `undecided` asks for more pairs. */

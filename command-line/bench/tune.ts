@@ -28,14 +28,6 @@ export interface Step {
   verdict?: Verdict
 }
 
-export interface Tuning {
-  steps: Step[]
-  /** All adopted settings combined, empty if none was faster. */
-  settings: TrialSettings
-  /** The adopted settings measured again against the original ones. Undefined if none was adopted. */
-  confirmation: Verdict | undefined
-}
-
 export interface TuneOptions {
   /** The original settings. */
   base: TrialSettings
@@ -53,9 +45,11 @@ export interface TuneOptions {
  * Finds faster settings by measurement. It tries one setting at a time and compares each of its values with the
  * settings adopted so far. Because one of many values may look faster by chance, the result is finally measured again
  * against the original settings, and dropped if the gain does not reproduce.
+ * @returns all adopted settings combined (the original ones if none was faster), and their comparison with the original
+ * ones
  * @throws if the current settings cannot be measured
  */
-export async function tune(bench: TuningBench, options: TuneOptions): Promise<Tuning> {
+export async function tune(bench: TuningBench, options: TuneOptions) {
   const { base, allowChanges, onStep, say } = options
   const steps: Step[] = []
   const note = (step: Step) => {

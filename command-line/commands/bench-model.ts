@@ -5,10 +5,10 @@ import { version } from '../../core/system/package-info.ts'
 import { plural } from '../../core/system/plural.ts'
 import { createMeter, type Meter, type Sample } from '../bench/measure.ts'
 import { saveSettings } from '../bench/save.ts'
-import { runSessions, type SessionReport } from '../bench/sessions.ts'
+import { runSessions } from '../bench/sessions.ts'
 import { type Ratio, type Summary, summarize } from '../bench/statistics.ts'
 import { type BenchServer, benchServer } from '../bench/trial-client.ts'
-import { type Step, type Tuning, tune } from '../bench/tune.ts'
+import { type Step, tune } from '../bench/tune.ts'
 import { failure, interruption } from '../command-failure.ts'
 import { type CommandContext, modelArgument, type Options, usageFailure } from '../context.ts'
 import { formatTable, printJson, printNote, printResult, printText, wrapLines } from '../output.ts'
@@ -120,26 +120,10 @@ export function busyMachine(load: number, processors: number): string | undefine
   return `Other programs are using this machine (load ${load.toFixed(1)} with ${processors} processors). Results, including which settings are faster, may not apply once they have ended.`
 }
 
-export interface BenchRow {
-  context: number
-  slots: number
-  prompt_tokens: number
-  answer_tokens: number
-  /** Tokens per second. */
-  prompt: Summary
-  answer?: Summary
-  /** Seconds. */
-  first?: Summary
-}
+type BenchRow = ReturnType<typeof toRow>
+type BenchReport = Awaited<ReturnType<typeof measureModel>>
 
-export interface BenchReport extends ReturnType<typeof origin> {
-  mode: string
-  /** Load time in seconds. */
-  load: Summary
-  rows: BenchRow[]
-}
-
-async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Promise<BenchReport> {
+async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY) {
   const { client, server, model, options, say, notes } = work
   const { quick = false, repeat = quick ? REPEAT.quick : REPEAT.usual } = options
   const named = options.context
@@ -203,6 +187,7 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
   }
   const disturbed = server.disturbed()
   if (disturbed > 0) notes.push(`Measurements repeated because others used the server: ${disturbed}.`)
+  // Speeds are in tokens per second, and times in seconds.
   return { ...origin(record), mode: record.mode, load: summarize(loads), rows }
 }
 
@@ -231,7 +216,7 @@ async function reportSessions({ client, server, model, options, say }: Work, pro
   const others = (options.beside?.split(',') ?? []).map(address =>
     createClient({ address, apiKey: undefined, signal: interruption() })
   )
-  const reports: SessionReport[] = []
+  const reports: Awaited<ReturnType<typeof runSessions>>[] = []
   for (const one of [client, ...others]) reports.push(await runSessions(one, model, plan, say))
   progress.clear()
   if (options.json) return printJson(reports)
@@ -250,7 +235,7 @@ function answerTokens(warm: Sample, context: number, quick: boolean): number {
   return Math.max(1, Math.min(Math.max(least, Math.min(most, wanted)), context >> 2))
 }
 
-function toRow(context: number, slots: number, answer: number, samples: readonly Sample[]): BenchRow {
+function toRow(context: number, slots: number, answer: number, samples: readonly Sample[]) {
   const of = (name: keyof Sample) => summarize(samples.map(sample => sample[name]!))
   const tokens = samples.reduce((sum, { promptTokens }) => sum + promptTokens, 0)
   return {
@@ -301,16 +286,9 @@ const PAIRS = { usual: 8, quick: 4 }
 /** Smallest context to try when the configured one does not fit. */
 const MIN_CONTEXT = 512
 
-interface TuningResult extends Tuning {
-  record: TrialRecord
-  /** Settings without which the model does not load at all. */
-  needed: TrialSettings
-  /** Largest context per slot, in tokens, that fits with the adopted settings. */
-  largest: number | undefined
-  file: string | null
-}
+type TuningResult = Awaited<ReturnType<typeof tuneModel>>
 
-async function tuneModel(work: Work): Promise<TuningResult> {
+async function tuneModel(work: Work) {
   const { client, server, model, options, say } = work
   const { quick = false } = options
   const most = Math.max(4, options.repeat ?? (quick ? PAIRS.quick : PAIRS.usual))
@@ -356,8 +334,11 @@ async function tuneModel(work: Work): Promise<TuningResult> {
   return { ...tuning, record, needed, largest, file }
 }
 
-/** Loads the model with its configured settings, halving the context while it does not fit the memory. */
-async function loadPresent({ server, say }: Work): Promise<{ record: TrialRecord; needed: TrialSettings }> {
+/**
+ * Loads the model with its configured settings, halving the context while it does not fit the memory.
+ * @returns the trial, and the settings without which the model does not load at all
+ */
+async function loadPresent({ server, say }: Work) {
   say('loading with the current settings')
   let first: string | undefined
   for (let size: number | undefined; ; ) {
