@@ -61,10 +61,16 @@ export async function launch(
   const user = { env: context.env, platform: process.platform, read: readIfPresent }
   const plan = planLaunch(agent, facts, user)
   const { path, before = '', after } = plan.changes ? await planChange(facts.folder, plan.changes) : NO_CHANGE
-  const diff = before === after ? '' : withoutKey(formatDiff(before, after), facts.key)
-  const planned: Planned = { agent, facts, plan, path, after, diff }
-  if (print) return printLaunch(context, planned, words)
-  if (diff !== '') await changeFile(name, planned, yes)
+  const change = before === after ? '' : formatDiff(before, after)
+  const diff = facts.key === 'unused' ? change : change.replaceAll(facts.key, '<key>')
+  if (print) {
+    for (const [path, text] of Object.entries(plan.own)) printText(`# ${path}\n${text}`)
+    if (diff !== '') printText(`# ${path}\n${diff}\n`)
+    const shown = context.env.CORRAL_API_KEYS?.trim() === facts.key ? '"$CORRAL_API_KEYS"' : "'<key>'"
+    const secret = facts.key === 'unused' ? undefined : { value: facts.key, shown }
+    return printText(formatCommand(plan.env, [agent.programs[0]!, ...plan.args, ...words], secret))
+  }
+  if (diff !== '') await changeFile(name, { agent, facts, plan, path, after, diff }, yes)
   if (Object.keys(plan.own).length > 0) await mkdir(facts.folder, { recursive: true, mode: 0o700 })
   for (const [path, text] of Object.entries(plan.own)) await writeFileAtomic(path, text, { mode: 0o600 })
   printNote(`Starting ${agent.title} with ${facts.model}, with a context of ${facts.context} tokens.`)
@@ -186,19 +192,6 @@ async function limitingSettings(context: CommandContext, client: ServerClient, m
     return place === 'default' ? [] : [`${name} (${place})`]
   })
 }
-
-/** Prints everything that a launch would write and start, without the key. */
-function printLaunch({ env: given }: CommandContext, { agent, facts, plan, path, diff }: Planned, words: string[]) {
-  const { own, env, args } = plan
-  const { key } = facts
-  for (const [path, text] of Object.entries(own)) printText(`# ${path}\n${text}`)
-  if (diff !== '') printText(`# ${path}\n${diff}\n`)
-  const shown = given.CORRAL_API_KEYS?.trim() === key ? '"$CORRAL_API_KEYS"' : "'<key>'"
-  const secret = key === 'unused' ? undefined : { value: key, shown }
-  printText(formatCommand(env, [agent.programs[0]!, ...args, ...words], secret))
-}
-
-const withoutKey = (text: string, key: string) => (key === 'unused' ? text : text.replaceAll(key, '<key>'))
 
 /** Changes the user's file after a yes. */
 async function changeFile(name: string, { agent, facts, plan, path, after, diff }: Planned, yes: boolean) {

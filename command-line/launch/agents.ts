@@ -43,20 +43,7 @@ export interface LaunchFacts extends Pick<AgentModel, 'context' | 'answer' | 'im
   home: string
 }
 
-/** Changes of one file of the user. */
-export interface FileChanges {
-  file: string
-  list: Change[]
-}
-
-export interface Launch {
-  /** Undefined removes a variable. */
-  env: Record<string, string | undefined>
-  args: string[]
-  /** Texts of corral's own files, by path. */
-  own: Record<string, string>
-  changes: FileChanges | undefined
-}
+export type Launch = ReturnType<typeof planLaunch>
 
 /** Share of the context after which an agent should shorten the conversation. */
 const COMPACT_SHARE = 0.8
@@ -64,14 +51,14 @@ const COMPACT_SHARE = 0.8
 const MIN_LARGE_CONTEXT = 100_000
 
 /**
- * Plans the variables, arguments and files of an agent.
+ * Plans the variables, arguments and files of an agent. An undefined variable is removed.
  * @param read returns the text of a file, or undefined if there is none
  */
 export function planLaunch(
   { env = {}, args = [], own = {}, changes }: Agent,
   facts: LaunchFacts,
   user: { env: NodeJS.ProcessEnv; platform: NodeJS.Platform; read(path: string): string | undefined }
-): Launch {
+) {
   const { context, answer, images, folder } = facts
   const names: Record<string, unknown> = {
     ...facts,
@@ -95,9 +82,10 @@ export function planLaunch(
   })
   const file = typeof changes?.file === 'object' ? (changes.file[user.platform] ?? changes.file.linux) : changes?.file
   return {
-    env: Object.fromEntries(variables),
+    env: Object.fromEntries(variables) as Record<string, string | undefined>,
     args: fill(args),
-    own: Object.fromEntries(files),
+    /** Texts of corral's own files, by path. */
+    own: Object.fromEntries(files) as Record<string, string>,
     changes: changes && { file: fill(file!), list: fill(changes.list) }
   }
 }

@@ -5,8 +5,7 @@ import writeFileAtomic from 'write-file-atomic'
 import { isSystemError, whenMissing } from '../../core/errors.ts'
 import { withShortLock } from '../../core/system/short-lock.ts'
 import { failure } from '../command-failure.ts'
-import type { FileChanges } from './agents.ts'
-import { applyChanges, type ChangedFile, NotEditable, undoChanges } from './settings-edit.ts'
+import { applyChanges, type Change, type ChangedFile, NotEditable, undoChanges } from './settings-edit.ts'
 
 /*
  * Changes files of the user so that they can be restored. A record in the agent's folder has the text of each file
@@ -17,7 +16,7 @@ import { applyChanges, type ChangedFile, NotEditable, undoChanges } from './sett
 const RECORD = 'changed.json'
 
 /** Changes the file, after recording how to undo it. */
-export async function makeChange(folder: string, changes: FileChanges): Promise<void> {
+export async function makeChange(folder: string, changes: Parameters<typeof planChange>[1]): Promise<void> {
   await mkdir(folder, { recursive: true, mode: 0o700 })
   await withShortLock(folder, async () => {
     const { path, before, after, records } = await planChange(folder, changes)
@@ -29,7 +28,7 @@ export async function makeChange(folder: string, changes: FileChanges): Promise<
 }
 
 /** Returns the text that the file gets, and how to undo that. @throws CommandFailure if it cannot be changed */
-export async function planChange(folder: string, { file, list }: FileChanges) {
+export async function planChange(folder: string, { file, list }: { file: string; list: Change[] }) {
   const path = await realpath(file).catch(async error => {
     if (!isSystemError(error, 'ENOENT')) throw error
     const isLink = await lstat(file).catch(() => undefined)
