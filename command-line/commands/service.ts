@@ -137,13 +137,6 @@ export function uninstallSteps(place: ServicePlace, system: boolean): ServiceSte
 
 type Flags = Options<'system' | 'user' | 'dryRun' | 'json'>
 
-/** The service that the flags refer to. */
-function openService(context: CommandContext, flags: Flags) {
-  const place = servicePlace(context)
-  const system = isSystem(place, flags)
-  return { place, system, file: serviceFile(place, system) }
-}
-
 export async function serviceUninstall(context: CommandContext, flags: Flags): Promise<void> {
   const { place, system, file } = openService(context, flags)
   const written = await readText(file)
@@ -157,7 +150,8 @@ export async function serviceUninstall(context: CommandContext, flags: Flags): P
   printNote(`The service was removed. Its data is kept in ${home}`)
 }
 
-function servicePlace({ env }: CommandContext): ServicePlace {
+/** The service that the flags refer to. */
+function openService({ env }: CommandContext, flags: Flags) {
   const { platform } = process
   if (platform === 'win32') {
     throw failure(
@@ -172,14 +166,14 @@ function servicePlace({ env }: CommandContext): ServicePlace {
         `Configure yours to run: ${process.execPath} ${scriptPath()} serve`
     )
   }
-  return { platform, uid: process.getuid!(), userHome: homedir(), configHome: env.XDG_CONFIG_HOME }
-}
-
-function isSystem({ platform, uid }: ServicePlace, { system, user }: Flags): boolean {
-  if (system && user) throw usageFailure('Use either --system or --user, not both.')
-  if (platform === 'linux') return user ? false : system === true || uid === 0
-  if (system) throw failure('On macOS, corral can only be a service of a user. Leave out --system.')
-  return false
+  if (flags.system && flags.user) throw usageFailure('Use either --system or --user, not both.')
+  if (flags.system && platform === 'darwin') {
+    throw failure('On macOS, corral can only be a service of a user. Leave out --system.')
+  }
+  const uid = process.getuid!()
+  const place: ServicePlace = { platform, uid, userHome: homedir(), configHome: env.XDG_CONFIG_HOME }
+  const system = platform === 'linux' && !flags.user && (flags.system === true || uid === 0)
+  return { place, system, file: serviceFile(place, system) }
 }
 
 const scriptPath = () => join(packageRoot, 'scripts', 'corral.mjs')
