@@ -22,7 +22,7 @@ export async function chatInTerminal(
 ): Promise<void> {
   await chat.history.open().catch(historyFailed)
   const whole: Chat = { ...chat, savedAs: undefined, stopped: interruption(), answer: prompt => answer(whole, prompt) }
-  const input = openTerminalInput({ history: chat.history.prompts, complete: text => completeLine(whole, text) })
+  const input = openTerminalInput(chat.history.prompts, text => completeLine(whole, text))
   const leave = () => input.close()
   interruption().addEventListener('abort', leave)
   try {

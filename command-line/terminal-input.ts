@@ -7,13 +7,6 @@ export type TypedInput = { line: string } | 'interrupted' | 'ended'
 
 export type TerminalInput = ReturnType<typeof openTerminalInput>
 
-interface TerminalInputOptions {
-  /** Prompts for the arrow keys, newest first. Read again for each line. */
-  history: readonly string[]
-  /** Completions for the text before the cursor, and the part of the text that they replace. */
-  complete(text: string): Promise<[offers: string[], replaced: string]>
-}
-
 const CTRL_C = '\x03'
 const PASTE_ON = '\x1b[?2004h'
 const PASTE_OFF = '\x1b[?2004l'
@@ -31,8 +24,13 @@ const UNFINISHED = /^\x1b\[[\d;?]*$/
 /**
  * Opens the terminal for a line editor with history at the prompt, and for Ctrl-C at any time. It is in raw mode until
  * `close`, so that Ctrl-C arrives as a byte and does not signal the engine.
+ * @param history prompts for the arrow keys, newest first, read again for each line
+ * @param complete completions for the text before the cursor, and the part of the text that they replace
  */
-export function openTerminalInput({ history, complete }: TerminalInputOptions) {
+export function openTerminalInput(
+  history: readonly string[],
+  complete: (text: string) => Promise<[offers: string[], replaced: string]>
+) {
   const { stdin, stdout } = process
   const keys = Object.assign(new PassThrough(), {
     setRawMode(mode: boolean) {
