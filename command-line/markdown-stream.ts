@@ -9,11 +9,6 @@ export interface TextOutput {
   rows?: number | undefined
 }
 
-export interface MarkdownOptions {
-  colors: Colors
-  base?: (text: string) => string
-}
-
 // Keeps single line breaks, because models do not fill paragraphs. Dashes below a text are a rule: as an underline they
 // would turn printed text into a heading.
 const markdown = new Marked({ gfm: true, breaks: true, tokenizer: { lheading: () => undefined } })
@@ -46,7 +41,7 @@ export class MarkdownStream {
   #nextReading = 0
   #awaited = /[^!-~]/
 
-  constructor(output: TextOutput, { colors, base = text => text }: MarkdownOptions) {
+  constructor(output: TextOutput, colors: Colors, base = (text: string) => text) {
     this.#output = output
     this.#colors = colors
     this.#base = base

@@ -1,15 +1,10 @@
 import pc from 'picocolors'
 import { type ChatSession, formatCounters } from './chat-session.ts'
+import type { ChatSettings } from './chat-settings.ts'
 import { printable, printNote } from './output.ts'
 import { showProgress } from './progress-display.ts'
 
-interface PrintOptions {
-  verbose: boolean
-  /** Prints the answer as the model wrote it, even on a terminal. */
-  raw: boolean
-  signal?: AbortSignal | undefined
-}
-
+type PrintOptions = Pick<ChatSettings, 'verbose' | 'raw'> & { signal?: AbortSignal | undefined }
 type Part = 'thinking' | 'content'
 
 /**
@@ -56,7 +51,7 @@ async function openPrinter(raw: boolean) {
   const colors = pc.createColors(pc.isColorSupported)
   const { MarkdownStream } = await import('./markdown-stream.ts')
   const open = (base?: (text: string) => string) =>
-    raw ? textStream(printable, base) : new MarkdownStream(process.stdout, { colors, base })
+    raw ? textStream(printable, base) : new MarkdownStream(process.stdout, colors, base)
   let printed: Part | undefined
   let stream: ReturnType<typeof open> | undefined
   return {

@@ -13,7 +13,7 @@ const ANSWER = fixture('answer.md')
 function streamed(text: string, { columns = 80, rows = 24, step = 3, colors = false } = {}): string {
   let sent = ''
   const output: TextOutput = { write: part => (sent += part), columns, rows }
-  const stream = new MarkdownStream(output, { colors: pc.createColors(colors) })
+  const stream = new MarkdownStream(output, pc.createColors(colors))
   for (let at = 0; at < text.length; at += step) stream.push(text.slice(at, at + step))
   stream.end()
   return sent
@@ -64,7 +64,7 @@ t.test('MarkdownStream follows a resized terminal', async t => {
     for (const at of [60, 300, 1050, 1100, 1300]) {
       const screen = newScreen(from)
       const output = { write: screen.write, columns: from, rows: 24 }
-      const stream = new MarkdownStream(output, { colors: pc.createColors(false) })
+      const stream = new MarkdownStream(output, pc.createColors(false))
       for (const character of ANSWER.slice(0, at)) stream.push(character)
       output.columns = to
       await screen.resize(to)
