@@ -235,9 +235,8 @@ export async function chatModels(client: ServerClient): Promise<LocalModel[]> {
 }
 
 async function listModels({ client, session }: Chat): Promise<void> {
-  const names = (await chatModels(client)).map(({ name }) => name)
   const current = session.settings.model.toLowerCase()
-  const lines = names.map(name => `${name.toLowerCase() === current ? '*' : ' '} ${name}`)
+  const lines = (await chatModels(client)).map(({ name }) => `${name.toLowerCase() === current ? '*' : ' '} ${name}`)
   say(lines.join('\n') || 'There are no models on this server.')
 }
 

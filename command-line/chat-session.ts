@@ -63,7 +63,9 @@ export class ChatSession {
     try {
       if (!this.#mayLoad) return void (await this.about())
       for await (const event of this.#client.stream<WorkStep>('/api/load', request, { onStatus, signal })) {
-        if (event.status !== 'ready') onStatus(loadStatus(event))
+        const { status, completed, total } = event
+        const share = completed !== undefined && total ? ` ${Math.floor((completed / total) * 100)}%` : ''
+        if (status !== 'ready') onStatus(status + share)
       }
     } catch (error) {
       if (!(error instanceof ServerRefusal) || error.code !== 'forbidden_role' || !this.#mayLoad) throw error
@@ -282,10 +284,6 @@ export class ChatSession {
 }
 
 const countCharacters = ({ prompt, answer }: Turn) => prompt.length + answer.length
-
-function loadStatus({ status, completed, total }: WorkStep): string {
-  return completed !== undefined && total ? `${status} ${Math.floor((completed / total) * 100)}%` : status
-}
 
 export const baseText = (model: string) =>
   `${model} is a base model: it completes your text and does not see earlier messages.`

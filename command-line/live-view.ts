@@ -208,17 +208,21 @@ const BACK_TO_SHELL = '\x1b[?25h\x1b[?1049l'
 
 /**
  * Shows the server's state until the command is interrupted: redrawn in place on a terminal, otherwise as lines of JSON.
- * @param options.fullScreen uses the whole terminal and restores its content afterwards; q quits
+ * @param fullScreen uses the whole terminal and restores its content afterwards; q quits
  */
-type LiveOptions = { json: boolean; fullScreen: boolean }
-
-export async function showLive(context: CommandContext, { json, fullScreen }: LiveOptions): Promise<void> {
+export async function showLive(context: CommandContext, json: boolean, fullScreen: boolean): Promise<void> {
   const ended = new AbortController()
   if (json || !process.stdout.isTTY) return await follow(context, ended.signal, linesOfJson())
-  const screen = fullScreen ? takeScreen(() => ended.abort()) : await drawInPlace()
+  const { createLogUpdate } = await import('log-update')
+  const update = createLogUpdate(process.stdout)
+  const below = { draw: (lines: string[]) => update(lines.join('\n')), close: () => update.done() }
+  const screen = fullScreen ? takeScreen(() => ended.abort()) : below
   const rates = new Rates()
   let state: LiveState = { waiting: '' }
-  const draw = () => screen.draw(liveLines(state, rates, getSize(), performance.now()))
+  const draw = () => {
+    const { columns, rows } = process.stdout
+    screen.draw(liveLines(state, rates, { columns: columns || 80, rows: rows || 24 }, performance.now()))
+  }
   process.stdout.on('resize', draw)
   const following = follow(context, ended.signal, next => {
     if (ended.signal.aborted) return
@@ -233,15 +237,6 @@ export async function showLive(context: CommandContext, { json, fullScreen }: Li
     process.stdout.off('resize', draw)
     screen.close()
   }
-}
-
-const getSize = (): ScreenSize => ({ columns: process.stdout.columns || 80, rows: process.stdout.rows || 24 })
-
-/** Draws below the current content of the terminal. */
-async function drawInPlace() {
-  const { createLogUpdate } = await import('log-update')
-  const update = createLogUpdate(process.stdout)
-  return { draw: (lines: string[]) => update(lines.join('\n')), close: () => update.done() }
 }
 
 function takeScreen(quit: () => void) {

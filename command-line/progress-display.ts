@@ -13,10 +13,7 @@ interface Transfer {
 }
 
 /** Amount moved at a point in time (epoch milliseconds). */
-interface Sample {
-  at: number
-  moved: number
-}
+type Sample = Record<'at' | 'moved', number>
 
 /** The speed is averaged over this time, and undefined for shorter observations than the minimum. */
 const SPEED_WINDOW_MS = 10_000
@@ -117,10 +114,7 @@ export interface ProgressOptions {
   expected?: number | undefined
 }
 
-export interface ScreenSize {
-  columns: number
-  rows: number
-}
+export type ScreenSize = Record<'columns' | 'rows', number>
 
 const REFRESH_MS = 100
 const PLAIN_INTERVAL_MS = 5000
@@ -208,10 +202,7 @@ function writeNowAndThen(line: (now: number) => string, patient: boolean): () =>
   return () => clearInterval(timer)
 }
 
-interface Shown {
-  unit: Unit
-  status?: string | undefined
-}
+type Shown = { unit: Unit; status?: string | undefined }
 
 const MAX_LINES = 12
 /** Longer lines are harder to read. */
@@ -268,15 +259,8 @@ function paceText(transfers: Transfers, unit: Unit, separator: string, now: numb
   return [...pace, `${formatTimeLeft(remaining, speed)} left`].join(separator)
 }
 
-interface Columns {
-  name: number
-  /** 0 if there is no room for a bar. */
-  bar: number
-  /** Width of each amount. 0 if there is no room for amounts. */
-  amount: number
-}
-
-function columnsFor(items: Pick<Transfer, 'name' | 'total'>[], unit: Unit, width: number): Columns {
+/** Widths of a name, a bar and each amount. A bar or amounts without room have the width 0. */
+function columnsFor(items: Pick<Transfer, 'name' | 'total'>[], unit: Unit, width: number) {
   const longest = Math.max(...items.map(({ name }) => displayWidth(name)))
   const large = items.some(({ total }) => total >= 9.95e9)
   const amount = unit === 'bytes' && width >= MIN_COLUMNS_WITH_AMOUNT ? AMOUNT_WIDTHS[large ? 1 : 0] : 0
@@ -287,7 +271,10 @@ function columnsFor(items: Pick<Transfer, 'name' | 'total'>[], unit: Unit, width
   return { name, bar: Math.min(BAR.most, room - GAP - name), amount }
 }
 
-function transferLine({ name, completed, total }: Transfer, { name: width, bar, amount }: Columns): string {
+function transferLine(
+  { name, completed, total }: Transfer,
+  { name: width, bar, amount }: ReturnType<typeof columnsFor>
+) {
   const full = total > 0 ? Math.min(bar, Math.floor((completed / total) * bar)) : bar
   const [done, all] = [completed, total].map(bytes => formatBytes(bytes).padStart(amount))
   return [

@@ -152,11 +152,11 @@ export function createClient({ signal: ended, elsewhere, ...found }: ClientOptio
   }
 }
 
-/** `ok`: corral answers. `silent`: something accepts connections but does not answer in time. `none`: anything else. */
-export type Health = 'ok' | 'none' | 'silent'
-
-/** Checks a server's health. @throws CommandFailure if its certificate is not trusted */
-export async function healthAt(place: ServerPlace, timeout: number): Promise<Health> {
+/**
+ * Checks a server's health. `ok`: corral answers. `silent`: something accepts connections but does not answer in time.
+ * @throws CommandFailure if its certificate is not trusted
+ */
+export async function healthAt(place: ServerPlace, timeout: number): Promise<'ok' | 'silent' | 'none'> {
   const { address } = place
   const tooLate = abortAfter(timeout)
   const client = createClient({ ...place, apiKey: undefined, signal: interruption() })
@@ -236,12 +236,11 @@ function unreachable(address: string, error: unknown): CommandFailure {
   if (isSystemError(error, ...BROKEN)) return cutOff(address, error)
   const fault = certificateFault(address, error)
   if (fault !== undefined) return failure(fault, error)
-  const problem = `No server is running at ${address} (${formatReason(error)}).`
+  // Node.js gives no message if a name has several addresses and none answers.
+  const reason = errorMessage(error) || String((error as NodeJS.ErrnoException).code)
+  const problem = `No server is running at ${address} (${reason}).`
   return new CommandFailure(EXIT.noServer, `${problem} Start one with: corral serve`, error)
 }
-
-/** Node.js gives no message if a name has several addresses and none answers. */
-const formatReason = (error: unknown) => errorMessage(error) || String((error as NodeJS.ErrnoException).code)
 
 const cutOff = (address: string, error: unknown) =>
   failure(

@@ -196,20 +196,16 @@ async function startOwn(context: CommandContext, config: LoadedConfig, whenNone:
     context.definitions()
   ])
   const log = createLogger(config.core.log_level, { file: join(config.paths.logs, 'corral.log') })
-  return await startServer({
-    config: whenNone === 'aside' ? asideConfig(config) : config,
-    definitions: whenNone === 'usual' ? definitions : withoutEngineSearch(definitions),
-    logs: new LogLevels(log, config.core.log_levels)
-  })
-}
-
-/** A server for one command, which no other command should find. */
-function asideConfig(config: LoadedConfig): LoadedConfig {
-  return {
-    ...config,
+  /** For a server for one command, which no other command should find. */
+  const hidden = {
     core: { ...config.core, host: '127.0.0.1', port: 0 },
     sections: { ...config.sections, 'api-ollama': { ...config.sections['api-ollama'], listen: '' } }
   }
+  return await startServer({
+    config: whenNone === 'aside' ? { ...config, ...hidden } : config,
+    definitions: whenNone === 'usual' ? definitions : withoutEngineSearch(definitions),
+    logs: new LogLevels(log, config.core.log_levels)
+  })
 }
 
 /** Starts no llama.cpp build, which would be aborted when the command ends. */

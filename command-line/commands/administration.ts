@@ -216,7 +216,22 @@ export async function captureStart(context: CommandContext, options: CaptureOpti
 
 export async function captureList(context: CommandContext, { json }: Options): Promise<void> {
   const { captures } = await ask<{ captures: Capture[] }>(context, 'GET', '/api/captures', undefined, ASKS)
-  printResult(json, captures, formatCaptures)
+  const now = new Date()
+  printResult(json, captures, () => {
+    if (captures.length === 0) return 'There are no captures.'
+    const rows = captures.map(
+      ({ id, key, model, by, records, bytes, dropped, startedAt, endsAt, endedAt, endReason }) => [
+        id,
+        [key && `key ${key}`, model && `model ${model}`].filter(Boolean).join(', '),
+        by,
+        relativeTime(startedAt, now),
+        endedAt === undefined ? `ends ${relativeTime(endsAt, now)}` : `${endReason} ${relativeTime(endedAt, now)}`,
+        `${records}${dropped > 0 ? ` (${dropped} not kept)` : ''}`,
+        formatBytes(bytes)
+      ]
+    )
+    return formatTable(['ID', 'OF', 'BY', 'BEGAN', 'END', '>RECORDS', '>SIZE'], rows)
+  })
 }
 
 export async function captureShow(context: CommandContext, id: string): Promise<void> {
@@ -237,19 +252,3 @@ export async function captureRm(context: CommandContext, id: string): Promise<vo
 }
 
 const at = (id: string) => `/api/captures/${encodeURIComponent(id)}`
-
-function formatCaptures(captures: readonly Capture[], now = new Date()): string {
-  if (captures.length === 0) return 'There are no captures.'
-  const rows = captures.map(
-    ({ id, key, model, by, records, bytes, dropped, startedAt, endsAt, endedAt, endReason }) => [
-      id,
-      [key && `key ${key}`, model && `model ${model}`].filter(Boolean).join(', '),
-      by,
-      relativeTime(startedAt, now),
-      endedAt === undefined ? `ends ${relativeTime(endsAt, now)}` : `${endReason} ${relativeTime(endedAt, now)}`,
-      `${records}${dropped > 0 ? ` (${dropped} not kept)` : ''}`,
-      formatBytes(bytes)
-    ]
-  )
-  return formatTable(['ID', 'OF', 'BY', 'BEGAN', 'END', '>RECORDS', '>SIZE'], rows)
-}

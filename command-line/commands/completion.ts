@@ -93,13 +93,10 @@ const NAMES_TIMEOUT_MS = 1500
 /** Names of the local models, from the running server or else the disk. Empty if that fails or takes too long. */
 async function modelNames(context: CommandContext): Promise<string[]> {
   const late = new Promise<string[]>(resolve => setTimeout(resolve, NAMES_TIMEOUT_MS, []).unref())
-  return await Promise.race([askNames(context).catch(() => namesOnDisk(context).catch(() => [])), late])
-}
-
-async function askNames(context: CommandContext): Promise<string[]> {
   const { ask } = await import('../server-connection.ts')
-  const reply = await ask<{ models: { name: string }[] }>(context, 'GET', '/api/tags', undefined, { whenNone: 'fail' })
-  return reply.models.map(({ name }) => name)
+  const reply = ask<{ models: { name: string }[] }>(context, 'GET', '/api/tags', undefined, { whenNone: 'fail' })
+  const names = reply.then(({ models }) => models.map(({ name }) => name))
+  return await Promise.race([names.catch(() => namesOnDisk(context).catch(() => [])), late])
 }
 
 /** Names in the default folder. A folder set in the configuration file is not searched. */

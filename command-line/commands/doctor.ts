@@ -97,8 +97,8 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
     }
     if (findings) {
       const { state, hardware, ranking, release, chosen, attempts, installed } = findings
-      Object.assign(report, { state, ranking, release, attempts, installed })
-      Object.assign(report, { ...(hardware && { hardware }), ...(chosen && { chosen }) })
+      const optional = { ...(hardware && { hardware }), ...(chosen && { chosen }) }
+      Object.assign(report, { state, ranking, release, attempts, installed, ...optional })
     }
   } finally {
     progress.clear()
@@ -211,9 +211,13 @@ const pc = picocolors.createColors(process.stdout.isTTY === true && picocolors.i
 
 /** Formats the findings. Problems come last, because the end of the output stays visible on a terminal. */
 export function formatDoctor(findings: DoctorReport, columns = outputWidth()): string {
-  const report = withoutControls(findings)
+  // Device names and program output are untrusted.
+  const report: DoctorReport = JSON.parse(JSON.stringify(findings), (_, value) =>
+    typeof value === 'string' ? printable(value) : value
+  )
   const { config, hardware, ranking, attempts, installed, problems } = report
-  const sections = [section('System', formatSystem(report)), section('Configuration', formatConfig(config))]
+  const system = Object.entries({ corral: `${report.corral} on Node.js ${report.node}`, system: report.platform })
+  const sections = [section('System', formatPairs(system)), section('Configuration', formatConfig(config))]
   if (report.data) sections.push(section('Data', formatData(report)))
   if (hardware) sections.push(section('Hardware', ...formatHardware(hardware)))
   if (ranking.length > 0) sections.push(section(rankingTitle(report), ...formatRanking(ranking)))
@@ -230,15 +234,6 @@ export function formatDoctor(findings: DoctorReport, columns = outputWidth()): s
 }
 
 const section = (title: string, ...lines: string[]): string => [pc.bold(title), ...lines].join('\n')
-
-/** Removes control characters, because device names and program output are untrusted. */
-function withoutControls(report: DoctorReport): DoctorReport {
-  return JSON.parse(JSON.stringify(report), (_, value) => (typeof value === 'string' ? printable(value) : value))
-}
-
-function formatSystem({ corral, node, platform }: DoctorReport): string {
-  return formatPairs(Object.entries({ corral: `${corral} on Node.js ${node}`, system: platform }))
-}
 
 function formatConfig({ file, problems }: DoctorReport['config']): string {
   return formatPairs([

@@ -25,8 +25,13 @@ async function importModels(
   const { from, list, all } = options
   checkUsage(given, options)
   await withServer(context, 'aside', async ({ client }) => {
-    if (from === undefined) await importPath(client, resolve(context.cwd, given[0]!), given[1]!)
-    else if (list || (given.length === 0 && !all)) await listFound(client, from, options)
+    if (from === undefined) {
+      const path = resolve(context.cwd, given[0]!)
+      const labels = { first: `reading ${path}`, what: `import of ${path}` }
+      const { model } = await streamWork<ImportedReply>(client, '/api/import', { path, model: given[1] }, labels)
+      const { name, size, capabilities = [] } = model
+      printNote(`imported ${name} (${formatBytes(size)})${nextStep(name, capabilities)}`)
+    } else if (list || (given.length === 0 && !all)) await listFound(client, from, options)
     else await importFound(client, from, given)
   })
 }
@@ -48,13 +53,6 @@ function checkUsage(given: string[], { from, list, all, json }: ImportOptions): 
   const mistake = mistakes.find(([isMade]) => isMade)
   if (mistake) throw usageFailure(mistake[1])
   if (!from) newModelArgument(given[1]!)
-}
-
-async function importPath(client: ServerClient, path: string, model: string): Promise<void> {
-  const labels = { first: `reading ${path}`, what: `import of ${path}` }
-  const { model: stored } = await streamWork<ImportedReply>(client, '/api/import', { path, model }, labels)
-  const { name, size, capabilities = [] } = stored
-  printNote(`imported ${name} (${formatBytes(size)})${nextStep(name, capabilities)}`)
 }
 
 async function listFound(client: ServerClient, from: string, { json }: ImportOptions): Promise<void> {

@@ -44,7 +44,17 @@ export async function keyRotate(context: CommandContext, name: string, { json }:
 export async function keyCreate(context: CommandContext, name: string, options: CreateOptions): Promise<void> {
   const wanted = newKey(name, options)
   const keys = await openKeys(context)
-  if (!(await keys.required())) await confirmFirst(options.yes)
+  if (!(await keys.required())) {
+    printNote(
+      'This is the first key. From now on every request needs a key, even on this machine, and revoking the last key does not change ' +
+        'that. The corral commands of the user who runs the server keep working without one.'
+    )
+    // Scripts continue without a confirmation.
+    if (!options.yes && atTerminal() && !(await confirm('Make it?', false))) {
+      printNote('No key was created.')
+      throw new Interrupted(EXIT.failure)
+    }
+  }
   const made = await keys.create(wanted)
   printResult(options.json, made, ({ key }) => key)
   const { record } = made
@@ -68,19 +78,6 @@ function newKey(name: string, { role, models, limit, expires }: CreateOptions): 
   }
 }
 
-/** Explains the effect of the first key, and asks for confirmation at a terminal. Scripts continue without it. */
-async function confirmFirst(yes = false): Promise<void> {
-  printNote(
-    'This is the first key. From now on every request needs a key, even on this machine, and revoking the last key does not change ' +
-      'that. The corral commands of the user who runs the server keep working without one.'
-  )
-  if (yes || !atTerminal()) return
-  if (!(await confirm('Make it?', false))) {
-    printNote('No key was created.')
-    throw new Interrupted(EXIT.failure)
-  }
-}
-
 /** The keys of a data directory, or of a server on another machine. */
 async function openKeys(context: CommandContext): Promise<ReturnType<typeof keysElsewhere>> {
   const settings = (await readServerSettings(configPlaces(context))) ?? toServerSettings(await openConfig(context))
@@ -98,7 +95,11 @@ async function openKeys(context: CommandContext): Promise<ReturnType<typeof keys
       throw failure(`The key was not saved: ${why}. Free some space and try again.`, error)
     })
     // The server watches the file. Asking makes sure that it has read it before this command ends.
-    if (owner?.socket !== undefined) await reloadKeys(owner.socket)
+    if (owner?.socket === undefined) return result
+    const signal = abortAfter(HEALTH_TIMEOUT_MS)
+    const client = createClient({ address: 'http://localhost', socket: owner.socket, apiKey: undefined, signal })
+    // A server that cannot be asked notices the change within a second.
+    await client.json('GET', '/api/keys').catch(() => sleep(1000))
     return result
   }
   return {
@@ -123,14 +124,6 @@ function keysElsewhere(context: CommandContext) {
       (await ask<{ record: KeyRecord }>(context, 'DELETE', at(name), undefined, whenNone)).record,
     rotate: (name: string) => ask<MadeKey>(context, 'POST', `${at(name)}/rotate`, {}, whenNone)
   }
-}
-
-/** Makes the server of this data directory read its keys immediately. */
-async function reloadKeys(socket: string): Promise<void> {
-  const signal = abortAfter(HEALTH_TIMEOUT_MS)
-  const client = createClient({ address: 'http://localhost', socket, apiKey: undefined, signal })
-  // A server that cannot be asked notices the change within a second.
-  await client.json('GET', '/api/keys').catch(() => sleep(1000))
 }
 
 function formatKeys(records: KeyRecord[], now = new Date()): string {

@@ -21,7 +21,7 @@ import { ask, withServer } from '../server-connection.ts'
 const NOTHING_LOADED = { whenNone: 'fail', without: 'No models are loaded.' } as const
 
 export async function ps(context: CommandContext, { json = false, watch }: Options<'json' | 'watch'>) {
-  if (watch) return await showState(context, json, false)
+  if (watch) return await (await import('../live-view.ts')).showLive(context, json, false)
   let reply: PsReply = { models: [], loading: [] }
   try {
     reply = await ask<PsReply>(context, 'GET', '/api/ps', undefined, NOTHING_LOADED)
@@ -33,12 +33,7 @@ export async function ps(context: CommandContext, { json = false, watch }: Optio
 }
 
 export async function top(context: CommandContext, { json = false }: Options): Promise<void> {
-  await showState(context, json, true)
-}
-
-async function showState(context: CommandContext, json: boolean, fullScreen: boolean): Promise<void> {
-  const { showLive } = await import('../live-view.ts')
-  await showLive(context, { json, fullScreen })
+  await (await import('../live-view.ts')).showLive(context, json, true)
 }
 
 export function formatRunning({ models, loading }: PsReply, now = new Date()): string {

@@ -93,28 +93,25 @@ export async function pluginCheck({ cwd }: CommandContext, path: string): Promis
   }
 }
 
-interface Skeleton {
-  example: string
-  /** Matches the names to replace with the new plugin's name. */
-  names: RegExp
-  /** A command that tries the plugin. */
-  trial: (name: string) => string
-}
-
 const curl = (path: string, body: string) => `curl http://127.0.0.1:11435${path} -d '${body}'`
 const chat = (model: string) =>
   curl('/v1/chat/completions', `{"model": "${model}", "messages": [{"role": "user", "content": "Hello there"}]}`)
 
+/** For each kind, an example, the names in it that the new plugin's name replaces, and a command that tries the plugin. */
 const SKELETONS = {
-  engine: { example: 'echo-engine', names: /\becho(-engine)?(?=['/])/g, trial: name => chat(`${name}/parrot`) },
+  engine: {
+    example: 'echo-engine',
+    names: /\becho(-engine)?(?=['/])/g,
+    trial: (name: string) => chat(`${name}/parrot`)
+  },
   filter: { example: 'request-filter', names: /request-filter/g, trial: () => chat('corral/tiny-chat') },
-  hub: { example: 'web-hub', names: /web-hub/g, trial: name => `corral pull ${name}:owner/name` },
+  hub: { example: 'web-hub', names: /web-hub/g, trial: (name: string) => `corral pull ${name}:owner/name` },
   surface: {
     example: 'describe-api',
     names: /describe-api/g,
-    trial: name => curl(`/${name}/describe`, '{"model": "corral/tiny-chat"}')
+    trial: (name: string) => curl(`/${name}/describe`, '{"model": "corral/tiny-chat"}')
   }
-} satisfies Record<string, Skeleton>
+}
 
 export type PluginKind = keyof typeof SKELETONS
 export const KINDS = Object.keys(SKELETONS) as PluginKind[]
@@ -130,7 +127,7 @@ async function ownDependency(): Promise<string> {
 
 /** The files of a new plugin by path: a renamed copy of an example. */
 export async function pluginSkeleton(kind: PluginKind, name: string): Promise<Record<string, string>> {
-  const { example, names, trial }: Skeleton = SKELETONS[kind]
+  const { example, names, trial } = SKELETONS[kind]
   const copy = async (file: string) =>
     (await readFile(join(packageRoot, 'examples', example, file), 'utf8')).replace(names, name)
   const corral = await ownDependency()

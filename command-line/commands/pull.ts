@@ -41,13 +41,6 @@ export async function pull(context: CommandContext, reference: string, options: 
   })
 }
 
-/** A model that a name may refer to: the label after the colon, and the full name to pull. */
-interface PullChoice {
-  label: string
-  size: number
-  model: string
-}
-
 /**
  * Runs work on a hub's model, or on the one that the user picks if the name is ambiguous.
  * @throws errors of `work`; Interrupted if nothing is picked
@@ -56,7 +49,9 @@ export async function withChosenModel<T>(model: string, work: (model: string) =>
   try {
     return await work(model)
   } catch (error) {
-    const choices = error instanceof ServerRefusal && (error.details.choices as PullChoice[] | undefined)
+    const choices =
+      error instanceof ServerRefusal &&
+      (error.details.choices as (PlanReply['choices'][number] & { model: string })[] | undefined)
     if (!choices || choices.length === 0 || !atTerminal()) throw error
     const options = choices.map(({ label, size, model: value }) => ({ value, label, size }))
     return await work(await pickOne(`Several models match ${printable(model)}. Which one?`, options, process.stderr))
