@@ -128,28 +128,22 @@ function help(): string {
   ])
 }
 
-type CommandLine =
-  | { kind: 'command'; run(chat: Chat): Promise<boolean> }
-  | { kind: 'unknown'; message: string }
-  /** Starts with a path, such as `/etc/hosts`. */
-  | { kind: 'prompt' }
-
 /**
  * Parses a line that starts with a slash. A first word that looks like a command is treated as text only if it is the
- * path of a file, so that a mistyped command is never sent to the model.
+ * path of a file, such as `/etc/hosts`, so that a mistyped command is never sent to the model.
  */
-export function readCommand(line: string): CommandLine {
+export function readCommand(line: string) {
   const [, name, rest] = /^\/([A-Za-z?][\w?-]*)(?:\s+([\s\S]*))?$/.exec(line.trim()) ?? []
-  if (name === undefined) return { kind: 'prompt' }
+  if (name === undefined) return { kind: 'prompt' as const }
   const command = called(name)
   if (command) {
     const run = async (chat: Chat) => {
       if (rest && !command.takes) throw misuse(`/${name} takes no arguments, but got "${rest.slice(0, 60)}".`)
       return (await command.run(chat, rest ?? '')) === true
     }
-    return { kind: 'command', run }
+    return { kind: 'command' as const, run }
   }
-  if (existsSync(`/${name}`)) return { kind: 'prompt' }
+  if (existsSync(`/${name}`)) return { kind: 'prompt' as const }
   // A typo must not lead to a command that clears the conversation.
   const near = nearest(
     name,
@@ -157,7 +151,7 @@ export function readCommand(line: string): CommandLine {
   )
   const quoted = rest === undefined ? '' : ' To send the line as text, put it between """ and """.'
   const hint = near ? `Did you mean /${near}?` : '/? lists the commands.'
-  return { kind: 'unknown', message: `There is no command /${name}. ${hint}${quoted}` }
+  return { kind: 'unknown' as const, message: `There is no command /${name}. ${hint}${quoted}` }
 }
 
 /** Completions for the text before the cursor, and the part of the text that they replace. */

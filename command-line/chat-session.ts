@@ -12,12 +12,8 @@ export interface Turn {
   answer: string
 }
 
-export interface AnswerSink {
-  /** The current status of the request, such as `loading 42%`. */
-  status(text: string): void
-  thinking(text: string): void
-  content(text: string): void
-}
+/** Receives parts of an answer, and the current status of its request, such as `loading 42%`. */
+type AnswerSink = Record<'status' | 'thinking' | 'content', (text: string) => void>
 
 /** A finished answer with its token counts and times. */
 export interface Answered extends Counters {

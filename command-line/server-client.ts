@@ -44,17 +44,16 @@ export interface ServerAccess extends ServerPlace {
   apiKey: string | undefined
 }
 
-export interface ClientOptions extends ServerAccess {
-  signal: AbortSignal
-  /** Finds another server for requests that this one refused because it is shutting down, if one may be used. */
-  elsewhere?: () => Promise<ServerAccess | undefined>
-}
-
 const NEVER = new AbortController().signal
 /** Maximum number of moves to another server. */
 const MAX_MOVES = 3
 
-export function createClient({ signal: ended, elsewhere, ...found }: ClientOptions): ServerClient {
+/** @param elsewhere finds another server for requests that this one refused because it is shutting down */
+export function createClient({
+  signal: ended,
+  elsewhere,
+  ...found
+}: ServerAccess & { signal: AbortSignal; elsewhere?: () => Promise<ServerAccess | undefined> }): ServerClient {
   let access: ServerAccess = found
 
   async function send(method: string, path: string, body: unknown, signal: AbortSignal): Promise<IncomingMessage> {
