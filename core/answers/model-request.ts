@@ -2,7 +2,7 @@ import type { CoreConfig } from '../config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../config/model-settings.ts'
 import type { Caller } from '../contracts/callers.ts'
 import type { EngineMode } from '../contracts/engines.ts'
-import type { Catalog, Model } from '../contracts/models.ts'
+import type { Catalog, Model, ModelDefaults } from '../contracts/models.ts'
 import { catalogFor } from '../models/allowed-models.ts'
 import { parseRequestedName } from '../models/model-name.ts'
 import {
@@ -96,4 +96,30 @@ export function passedFields(
 export function anyMode({ metadata: { capabilities } }: Model): EngineMode {
   if (capabilities.includes('completion')) return 'chat'
   return capabilities.includes('rerank') ? 'rerank' : 'embedding'
+}
+
+interface Message {
+  role?: unknown
+}
+
+const isSystem = ({ role }: Message) => role === 'system' || role === 'developer'
+
+/** The system message, then the model's example messages, then the request's, with the engine's roles. */
+export function withModelDefaults<T extends Message>(
+  messages: readonly T[],
+  defaults: ModelDefaults | undefined
+): (T | { role: string; content: string })[] {
+  if (!defaults?.system && !defaults?.messages?.length) return [...messages]
+  const hasSystem = messages.some(isSystem)
+  const begin = messages.findIndex(message => !isSystem(message))
+  const head = messages.slice(0, begin === -1 ? messages.length : begin)
+  // A system message in the request overrides the model's.
+  const examples = (defaults.messages ?? []).filter(message => !hasSystem || !isSystem(message))
+  const system = defaults.system && !hasSystem && !examples.some(isSystem)
+  return [
+    ...(system ? [{ role: 'system', content: defaults.system! }] : []),
+    ...head,
+    ...examples,
+    ...messages.slice(head.length)
+  ]
 }

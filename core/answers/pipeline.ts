@@ -3,7 +3,7 @@ import type { AnswerSink, Delta, Engine, EngineFields, TokenUsage } from '../con
 import type { Operation } from '../contracts/hooks.ts'
 import type { Lease } from '../contracts/leases.ts'
 import { type Progress, progressText } from '../contracts/progress.ts'
-import type { CorralError } from '../errors.ts'
+import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-disconnect.ts'
 import {
   endWithFailure,
@@ -14,13 +14,14 @@ import {
 } from '../http/reply-stream.ts'
 import type { TokenTally } from '../http/request-record.ts'
 import { catalogFor } from '../models/allowed-models.ts'
+import type { PassedQuestion } from '../plugins/plugin.ts'
 import { merged } from '../system/collections.ts'
-import { countAborted, tokensIn } from './aborted-answers.ts'
-import { admit, hookedRequest, type Prepared, prepare, readFiles } from './admission.ts'
+import { isObject } from '../system/json-object.ts'
+import { admit, hookedRequest, type Prepared, prepare, readFiles, withGrantedLease } from './admission.ts'
 import { followHeaders, STOPPED } from './answer-headers.ts'
 import { hasFiles } from './documents.ts'
-import { ask, byteCall, generate, reasonOf, requireCall } from './engine-call.ts'
-import { withGrantedLease } from './granted-lease.ts'
+import { ask, byteCall, countAborted, generate, reasonOf, requireCall, tokensIn } from './engine-call.ts'
+import { passedFields, readModelRequest, withModelDefaults } from './model-request.ts'
 import type { AnswerDependencies, ModelLease, Question } from './question.ts'
 import { withReadableMedia } from './readable-media.ts'
 
@@ -259,4 +260,25 @@ function sayReading(stream: ReplyStream, delta: Delta | undefined): void {
   const { tokens, total } = delta.reading
   const fraction = tokens / Math.max(1, total)
   stream.status = progressText({ phase: 'generating', subject: '(processing the prompt)', fraction })
+}
+
+/** Fields that choose the model or the form of the reply, and that engines do not get. */
+const NOT_FOR_ENGINES = ['model', 'name', 'stream', 'stream_options', 'keep_alive', 'options']
+
+export async function answerForPlugin(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  { operation, body }: PassedQuestion,
+  take: AnswerSink['take']
+): Promise<void> {
+  const { variant, overflow, lease, sampling, options } = readModelRequest(deps, body, reply.request.caller)
+  const fields: EngineFields = { ...sampling, ...passedFields(body, options, NOT_FOR_ENGINES) }
+  if (operation === 'chat') {
+    const { messages } = fields
+    if (!Array.isArray(messages) || !messages.every(isObject)) {
+      throw new CorralError('invalid_request', '"messages" must be a list of messages.', { param: 'messages' })
+    }
+    fields.messages = withModelDefaults(messages, variant.defaults)
+  }
+  await passedAnswer(deps, reply, { operation, body: fields, lease, variant, overflow }, take)
 }

@@ -259,7 +259,7 @@ export class PluginHost {
       answer: async (reply, question, take) => {
         const services = { catalog: this.service('catalog'), scheduler: this.service('scheduler') }
         const deps = { ...services, engines: this.service('engines'), hooks: this.#hooks, config: config.core }
-        const { answerForPlugin } = await import('../answers/plugin-answer.ts')
+        const { answerForPlugin } = await import('../answers/pipeline.ts')
         await answerForPlugin({ ...deps, surface: name }, reply, question, take)
       },
       plugins: () => this.report(),

@@ -1,4 +1,4 @@
-import { SseParser } from '../../core/answers/sse-parser.ts'
+import { SseParser } from '../../core/answers/openai-events.ts'
 import { readThinking } from '../../core/answers/thinking.ts'
 import type { AnswerSink, Delta, Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'

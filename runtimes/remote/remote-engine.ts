@@ -1,7 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import type { Dispatcher } from 'undici'
-import { toDelta } from '../../core/answers/openai-events.ts'
-import { SseParser } from '../../core/answers/sse-parser.ts'
+import { SseParser, toDelta } from '../../core/answers/openai-events.ts'
 import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { forwardedHeaders } from '../../core/http/forwarded-headers.ts'

@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { SseParser } from '../../core/answers/sse-parser.ts'
+import { SseParser } from '../../core/answers/openai-events.ts'
 import { randomEncoder } from '../../scripts/random-models.ts'
 import { type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 import { thorough } from '../support/thorough.ts'

@@ -1,6 +1,5 @@
 import t from 'tap'
-import { noteRepeatedCalls } from '../../core/answers/repeated-calls.ts'
-import { endingLoops, endsInLoop } from '../../core/answers/repeats.ts'
+import { endingLoops, endsInLoop, noteRepeatedCalls } from '../../core/answers/repeats.ts'
 import type { AnswerSink, Delta, EngineFields } from '../../core/contracts/engines.ts'
 
 const SENTENCE = 'Wait, I should read the file again before I change it. '

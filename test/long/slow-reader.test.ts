@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { SseParser } from '../../core/answers/sse-parser.ts'
+import { SseParser } from '../../core/answers/openai-events.ts'
 import { residentMemory } from '../../scripts/bench/measuring.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
 import { answerRequest, record } from './support.ts'

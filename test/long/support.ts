@@ -2,7 +2,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
-import { SseParser } from '../../core/answers/sse-parser.ts'
+import { SseParser } from '../../core/answers/openai-events.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
 

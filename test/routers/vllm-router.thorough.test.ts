@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { fetch } from 'undici'
-import { SseParser } from '../../core/answers/sse-parser.ts'
+import { SseParser } from '../../core/answers/openai-events.ts'
 import { freePort } from '../../scripts/free-port.ts'
 import { vllmRouter } from '../clients/python-scripts.ts'
 import {

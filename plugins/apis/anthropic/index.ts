@@ -5,13 +5,16 @@ import { type Static, Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
-import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
-import { growthLimit, modelLimits } from '../../../core/answers/model-limits.ts'
-import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
+import {
+  type ApiDependencies,
+  apiDependencies,
+  readModelRequest,
+  withModelDefaults
+} from '../../../core/answers/model-request.ts'
 import { askOnce, eventChannel, type Preparation, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Question } from '../../../core/answers/question.ts'
 import { withReadableMedia } from '../../../core/answers/readable-media.ts'
-import { getRequestLimits } from '../../../core/answers/request-limits.ts'
+import { getRequestLimits, growthLimit, modelLimits } from '../../../core/answers/request-limits.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { EngineFields } from '../../../core/contracts/engines.ts'

@@ -1,8 +1,8 @@
 import type { IncomingMessage } from 'node:http'
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { modelLimits } from '../../../core/answers/model-limits.ts'
 import { type ApiDependencies, apiDependencies } from '../../../core/answers/model-request.ts'
+import { modelLimits } from '../../../core/answers/request-limits.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import type { Runtimes } from '../../../core/contracts/builds.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
@@ -19,8 +19,7 @@ import { loadStates } from '../../../core/models/load-state.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { studioRoutes } from './model-routes.ts'
-import { errorBodyV0, errorBodyV1, studioRoute, studioRouter, TAG } from './studio-errors.ts'
+import { errorBodyV0, errorBodyV1, studioRoute, studioRouter, studioRoutes, TAG } from './model-routes.ts'
 
 export default definePlugin({
   name: 'api-lmstudio',

@@ -1,8 +1,8 @@
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { callerLease } from '../../../core/answers/granted-lease.ts'
-import { type ModelLimits, modelLimits } from '../../../core/answers/model-limits.ts'
+import { callerLease } from '../../../core/answers/admission.ts'
 import { anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
+import { type ModelLimits, modelLimits } from '../../../core/answers/request-limits.ts'
 import type { Downloads, Pull } from '../../../core/contracts/downloads.ts'
 import type { RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
@@ -12,17 +12,19 @@ import { Given, ignored, Loose, OrNull, Titled } from '../../../core/http/reques
 import {
   ANSWER_ERRORS,
   DOWNLOAD_ERRORS,
+  errorsWithin,
   FILE_ERRORS,
   HUB_ERRORS,
   json,
   jsonOrStream,
-  MODEL_ERRORS
+  MODEL_ERRORS,
+  routerWith,
+  routesWith
 } from '../../../core/http/response-schemas.ts'
 import { catalogFor, listedModels } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
 import { requestOptions } from '../../../core/models/options.ts'
 import { answerChat, CHAT_EVENTS, type ChatDependencies, ChatRequest, ChatResult } from './studio-chat.ts'
-import { studioRouter } from './studio-errors.ts'
 
 /* LM Studio's REST API of version 0.4 and later, below /api/v1. */
 
@@ -283,3 +285,33 @@ function jobOf({ id, state, total, completed, speed, created_at }: ReturnType<Do
     started_at: created_at
   }
 }
+
+export const TAG = 'LM Studio'
+
+const ErrorSchema = Titled('LMStudioError', {
+  error: Loose({
+    message: Type.String(),
+    type: Type.String(),
+    code: Type.String({ description: 'Stable error code for programs' })
+  })
+})
+const shape = errorsWithin(ErrorSchema)
+
+export const studioRoute = routesWith(shape)
+export const studioRouter = (app: FastifyInstance) => routerWith(shape)(app, TAG)
+
+/** Renders an error as LM Studio does. @param typeOf the names of this version of its API */
+const errorBody =
+  (typeOf: (error: CorralError) => string) =>
+  (error: CorralError): { error: Record<string, unknown> } => {
+    const { message, param, code, details } = error
+    return { error: { ...details, message, type: typeOf(error), param: param ?? null, code } }
+  }
+
+export const errorBodyV0 = errorBody(({ status }) => (status >= 500 ? 'server_error' : 'invalid_request_error'))
+
+export const errorBodyV1 = errorBody(({ status, code, param }) => {
+  if (code === 'model_not_found') return param === 'job_id' ? 'job_not_found' : code
+  if (code === 'not_implemented') return code
+  return status >= 500 ? 'internal_error' : 'invalid_request'
+})

@@ -1,7 +1,7 @@
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { type ModelLimits, modelLimits } from '../../../core/answers/model-limits.ts'
 import type { ApiDependencies } from '../../../core/answers/model-request.ts'
+import { type ModelLimits, modelLimits } from '../../../core/answers/request-limits.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { ModelAlias, Model as StoredModel } from '../../../core/contracts/models.ts'
 import { hasFiles } from '../../../core/contracts/storage.ts'

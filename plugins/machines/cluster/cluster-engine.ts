@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
-import { promptTokens } from '../../../core/answers/aborted-answers.ts'
 import { GROWN_CONTEXT, UNENFORCED_SCHEMA } from '../../../core/answers/answer-headers.ts'
+import { promptTokens } from '../../../core/answers/engine-call.ts'
 import { eventsIn } from '../../../core/answers/generated-tokens.ts'
 import type {
   AnswerControls,

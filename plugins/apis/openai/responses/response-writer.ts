@@ -1,11 +1,20 @@
+import { callArguments } from '../../../../core/answers/call-arguments.ts'
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../../core/contracts/engines.ts'
 import { type CorralError, errorCodes } from '../../../../core/errors.ts'
 import { OPENAI_CONTEXT_CODE, openaiErrorBody } from '../../../../core/http/openai-error.ts'
+import { FreeformInput } from '../freeform-tools.ts'
 import { chatLogprobs } from '../openai-answer.ts'
-import { type CallWriter, openCall } from './call-writer.ts'
 import { type EngineRequest, newId } from './response-request.ts'
-import type { CompactionItem, OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
-import { calledTool } from './tools.ts'
+import type {
+  CompactionItem,
+  CustomToolCall,
+  FunctionCall,
+  OutputItem,
+  OutputMessage,
+  Reasoning,
+  ResponseRequest
+} from './schemas.ts'
+import { CLIENT_TOOLS, calledTool, type OfferedTool } from './tools.ts'
 
 export interface ResponseEvent {
   type: string
@@ -264,4 +273,70 @@ function failureCode(failure: CorralError): string {
   if (code === 'queue_full' || code === 'too_busy') return 'rate_limit_exceeded'
   if (code === 'context_exceeded') return OPENAI_CONTEXT_CODE
   return isFinal(failure) ? 'invalid_prompt' : 'server_error'
+}
+
+type CallEvent = [type: string, fields: Record<string, unknown>]
+
+/** Builds the item for a call whose arguments arrive in pieces, in the form of its type of tool. */
+interface CallWriter {
+  item: OutputItem
+  add(json: string): CallEvent[]
+  end(): CallEvent[]
+}
+
+/** @param given the engine's id of the call */
+function openCall(
+  { type, name, namespace }: Omit<OfferedTool, 'function'>,
+  given: string | undefined
+): CallWriter {
+  const common = { status: 'in_progress', call_id: callId(given) } as const
+  const named = { ...common, name, ...(namespace && { namespace }) }
+  if (type === 'function') return functionCall({ type: 'function_call', id: newId('fc'), ...named, arguments: '' })
+  if (type === 'custom') return customCall({ type: 'custom_tool_call', id: newId('ctc'), ...named, input: '' })
+  const { item: itemType, prefix, toItem } = CLIENT_TOOLS[type]!
+  const item = { type: itemType, id: newId(prefix), ...common, ...toItem({}) }
+  let json = ''
+  return {
+    item,
+    add(piece) {
+      json += piece
+      return []
+    },
+    end() {
+      Object.assign(item, toItem(JSON.parse(callArguments(json))))
+      return []
+    }
+  }
+}
+
+function functionCall(item: FunctionCall): CallWriter {
+  const kind = 'response.function_call_arguments'
+  return {
+    item,
+    add(delta) {
+      item.arguments += delta
+      return [[`${kind}.delta`, { delta }]]
+    },
+    end: () => [[`${kind}.done`, { name: item.name, arguments: item.arguments }]]
+  }
+}
+
+function customCall(item: CustomToolCall): CallWriter {
+  const kind = 'response.custom_tool_call_input'
+  const input = new FreeformInput()
+  const say = (delta: string): CallEvent[] => {
+    item.input += delta
+    return delta === '' ? [] : [[`${kind}.delta`, { delta }]]
+  }
+  return {
+    item,
+    add: json => say(input.add(json)),
+    end: () => [...say(input.end()), [`${kind}.done`, { input: item.input }]]
+  }
+}
+
+/** The model's own id is kept, because its template may require it. A random id of the engine gets OpenAI's format. */
+function callId(given: string | undefined): string {
+  if (!given) return newId('call')
+  return /^[A-Za-z0-9]{32}$/.test(given) ? `call_${given}` : given
 }

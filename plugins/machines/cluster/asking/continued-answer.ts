@@ -1,5 +1,4 @@
-import { type OpenAiEvent, toDelta } from '../../../../core/answers/openai-events.ts'
-import { SseParser } from '../../../../core/answers/sse-parser.ts'
+import { type OpenAiEvent, SseParser, toDelta } from '../../../../core/answers/openai-events.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 
 /*

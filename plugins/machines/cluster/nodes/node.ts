@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
-import { SseParser } from '../../../../core/answers/sse-parser.ts'
+import { SseParser } from '../../../../core/answers/openai-events.ts'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../../core/contracts/native-records.ts'
 import type { StateTopic } from '../../../../core/contracts/state-events.ts'

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { fetch } from 'undici'
-import { SseParser } from '../../../../core/answers/sse-parser.ts'
+import { SseParser } from '../../../../core/answers/openai-events.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
 import { startBare } from './bare-server.ts'

@@ -1,5 +1,5 @@
 import { fetch } from 'undici'
-import { SseParser } from '../../../../core/answers/sse-parser.ts'
+import { SseParser } from '../../../../core/answers/openai-events.ts'
 import type { Corral } from '../../../support/corral.ts'
 
 /** Reads `/models/sse` until `leave` is called or the stream ends (`read`). */

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
-import { SseParser } from '../../../../core/answers/sse-parser.ts'
+import { SseParser } from '../../../../core/answers/openai-events.ts'
 import { DEMO, startCorral } from '../../../support/corral.ts'
 import { RECORDED, type RecordedRequest } from '../../../support/llama-page.ts'
 

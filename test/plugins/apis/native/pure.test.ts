@@ -1,5 +1,5 @@
 import t from 'tap'
-import { SseParser } from '../../../../core/answers/sse-parser.ts'
+import { SseParser } from '../../../../core/answers/openai-events.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
 import { type Framing, NATIVE_NAMING } from '../../../../core/contracts/native-api.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { shortened } from '../../../../core/answers/embedding.ts'
-import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
+import { withModelDefaults } from '../../../../core/answers/model-request.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { httpOrigin, readListen } from '../../../../core/http/listening.ts'

@@ -4,7 +4,6 @@ import type { Delta, TokenProbability } from '../../../../core/contracts/engines
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { openaiErrorBody, openaiErrorEvent } from '../../../../core/http/openai-error.ts'
 import { answerId, renameBytes } from '../../../../plugins/apis/openai/answer.ts'
-import { embeddingList, ranking, toDimensions } from '../../../../plugins/apis/openai/embeddings.ts'
 import { FreeformInput, freeformArguments, freeformInput } from '../../../../plugins/apis/openai/freeform-tools.ts'
 import { modelPage } from '../../../../plugins/apis/openai/models.ts'
 import {
@@ -14,6 +13,7 @@ import {
   completionLogprobs,
   OpenAiAnswer
 } from '../../../../plugins/apis/openai/openai-answer.ts'
+import { embeddingList, ranking, toDimensions } from '../../../../plugins/apis/openai/routes.ts'
 import { EventBlocks } from '../../../../runtimes/llama-server/event-reader.ts'
 import { requestError } from '../../../../runtimes/llama-server/request-error.ts'
 import { readCases } from '../../../support/cases.ts'

@@ -5,7 +5,6 @@ import type { Capability, Catalog, Model } from '../../../../core/contracts/mode
 import type { ErrorCode } from '../../../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../../../core/models/load-options.ts'
 import { allowedBy } from '../../../../core/system/schema-check.ts'
-import { embeddingInputs } from '../../../../plugins/apis/openai/embeddings.ts'
 import {
   chatGeneration,
   completionGeneration,
@@ -14,6 +13,7 @@ import {
   type Generation
 } from '../../../../plugins/apis/openai/generation.ts'
 import { checkAgainst, schemaCompiler } from '../../../../plugins/apis/openai/request-validation.ts'
+import { embeddingInputs } from '../../../../plugins/apis/openai/routes.ts'
 import {
   ChatRequest,
   CompletionRequest,

@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { SseParser } from '../../../../core/answers/sse-parser.ts'
+import { SseParser } from '../../../../core/answers/openai-events.ts'
 import { type Corral, DEMO, until } from '../../../support/corral.ts'
 import { writeThinkingModel } from '../../apis/openai/media/support.ts'
 import { getNodes, startNodes, startReadyGateway } from './support.ts'

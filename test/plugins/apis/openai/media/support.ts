@@ -1,7 +1,7 @@
 import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { deflateSync } from 'node:zlib'
-import { SseParser } from '../../../../../core/answers/sse-parser.ts'
+import { SseParser } from '../../../../../core/answers/openai-events.ts'
 import {
   demoModelFile,
   randomEncoder,
