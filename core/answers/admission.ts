@@ -25,7 +25,6 @@ export interface Prepared<Request = Question> {
   signal: AbortSignal
 }
 
-/** An admitted request whose files were read. */
 type Readable<Request> = Request & { growth: ContextGrowth | undefined }
 
 /** Completes all steps before the lease. @throws errors of files and hooks */

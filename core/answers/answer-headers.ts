@@ -2,11 +2,8 @@ import type { FastifyReply } from 'fastify'
 
 /* Headers of a reply that say what corral changed about a request or its answer. */
 
-/** The header with the tokens of a context that grew for the request. */
 export const GROWN_CONTEXT = 'x-corral-context'
-/** The header with the maximum tokens of an answer whose request asked for more than its limit. */
 export const CLAMPED_TOKENS = 'x-corral-max-tokens'
-/** The header with the number of messages that were dropped from a conversation. */
 export const DROPPED_MESSAGES = 'x-corral-dropped-messages'
 /** The header of a reply if corral ended the answer as if it had reached its limit. */
 export const STOPPED = 'x-corral-stopped'
@@ -32,7 +29,6 @@ export function followHeaders(reply: FastifyReply) {
   }
 }
 
-/** The header that lists the constraints of a schema that are not enforced. */
 export const UNENFORCED_SCHEMA = 'x-corral-unenforced-schema'
 
 /** The old header name is also sent until 0.3.0. */
@@ -52,7 +48,6 @@ export function pointerList(pointers: readonly string[]): string {
   return [...named, ...more].join(', ')
 }
 
-/** The header that lists tools of the request that the model was not offered. */
 export const IGNORED_TOOLS = 'x-corral-ignored-tools'
 
 /** Reports the names of tools that were left out, such as tools that run on the vendor's servers, in a header and the log. */
@@ -63,7 +58,6 @@ export function reportIgnoredTools(reply: FastifyReply, names: readonly string[]
   reply.log.info({ tools: list }, 'Tools of a request were left out, because corral does not run them.')
 }
 
-/** Limits of names in a header. */
 const MAX_NAMES = 20
 const MAX_NAME_LENGTH = 64
 

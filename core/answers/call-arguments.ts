@@ -54,7 +54,6 @@ function textOf({ content }: Message): string {
   return content.map(part => part?.text ?? '').join('')
 }
 
-/** Parses a JSON text. Returns null if it is blank, undefined if it is malformed or nested too deeply. */
 function parse(text: string): unknown {
   if (text.trim() === '') return null
   if (new JsonScan(text, MAX_DEPTH).next(text.length)) return undefined

@@ -25,7 +25,6 @@ const OF_ANSWER = ['stop', 'response_format', 'continue_final_message', 'add_gen
 type Message = Record<string, unknown>
 
 export interface Summary {
-  /** Undefined if the model wrote none. */
   text: string | undefined
   usage: TokenUsage
 }

@@ -62,7 +62,6 @@ const READ_FAULTS: Record<ReadFault['fault'], (limits: Limits['read']) => Fault>
   slow: ({ time }) => over(`reading it takes longer than ${time / 1000} s`, 'document_time')
 }
 
-/** A document's data, which is loaded only if necessary. */
 interface Source {
   name: string
   bytes: number

@@ -52,7 +52,6 @@ export function dropOldest<T extends Message>(
   return dropped.size === 0 ? undefined : messages.filter((_, index) => !dropped.has(index))
 }
 
-/** Indexes of messages that belong together, oldest first. */
 function removableUnits(messages: readonly Message[]): number[][] {
   const units: number[][] = []
   const starts = messages.flatMap(({ role }, index) => (role === 'user' ? [index] : []))

@@ -21,7 +21,6 @@ function deltasIn(deltas: readonly Delta[]): number {
 
 const EVENT = Buffer.from('data: {')
 
-/** Counts the events with JSON in a piece of a stream. */
 export function eventsIn(bytes: Buffer): number {
   let count = 0
   for (let at = bytes.indexOf(EVENT); at >= 0; at = bytes.indexOf(EVENT, at + EVENT.length)) count++

@@ -78,12 +78,10 @@ export class ContextGrowth {
     this.options = guessStep(body, limits)
   }
 
-  /** Maximum tokens of the context. */
   get most(): number {
     return this.#limits.most
   }
 
-  /** Whether a larger context could help against this error. */
   canGrow(error: unknown): boolean {
     const { n_prompt_tokens: tokens, n_ctx: size } = isFull(error) ? (error.details ?? {}) : {}
     if (typeof tokens !== 'number' || typeof size !== 'number') return false

@@ -4,7 +4,6 @@ import { CorralError } from '../errors.ts'
 import { merged } from '../system/collections.ts'
 import { isObject } from '../system/json-object.ts'
 
-/** A kind of media in messages, and the formats that corral accepts for it. */
 interface Medium {
   /** The capability that the model needs. Undefined if the metadata does not say. */
   capability?: 'vision' | 'audio'
@@ -36,7 +35,6 @@ const VIDEO: Medium = {
   names: 'MP4, WebM or AVI'
 }
 
-/** Types of message parts with media, and the fields that contain the data. */
 const PARTS: Record<string, { medium: Medium; fields: readonly string[]; plain: boolean }> = {
   image_url: { medium: IMAGE, fields: ['url'], plain: false },
   input_audio: { medium: SOUND, fields: ['data', 'url'], plain: true },
@@ -123,20 +121,17 @@ interface MediumPlace {
   one: string
 }
 
-/** The places of usable media, for what the engine finds out about them later. */
 const places = new WeakMap<object, MediumPlace>()
 
 export const placeOfMedium = (part: unknown) =>
   typeof part === 'object' && part !== null ? places.get(part) : undefined
 
-/** The sentence that replaces a medium. */
 const lost = ({ one }: Pick<Medium, 'one'>, why = 'its data cannot be used') => ({
   type: 'text',
   text: `[There was ${one} here, but ${why}.]`
 })
 export const lostMedium = (part: object) => lost(places.get(part)!)
 
-/** Whether the data, which was checked before, is a WebP. */
 const isWebp = (data: unknown) =>
   Buffer.from(String(data).replace(DATA_URL, '').slice(0, 16), 'base64').includes('WEBP')
 

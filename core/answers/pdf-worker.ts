@@ -7,7 +7,6 @@ import { limitWasmMemory } from './wasm-memory.ts'
 
 /* Extracts the text of one PDF with PDFium. Each PDF gets its own thread, so that none can affect another one. */
 
-/** PDFium's error code for a missing password. */
 const PASSWORD_ERROR = 4
 
 const { bytes, memory, maxPages, maxCharacters } = workerData as ReadJob

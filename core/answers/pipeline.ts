@@ -241,7 +241,6 @@ export async function askOnce<Reply, Body extends EngineFields>(
   })
 }
 
-/** Asks a leased engine about a prompt: its tokens, or their number. */
 export async function askPrompt<Name extends 'tokenize' | 'countTokens' | 'applyTemplate'>(
   deps: AnswerDependencies,
   reply: FastifyReply,

@@ -13,7 +13,6 @@ export interface AnswerDependencies {
   scheduler: Scheduler
   engines: Pick<Engines, 'providerOf'>
   hooks: Hooks
-  /** Name of the plugin, for hooks. */
   surface: string
   /** Whether options may also be at the top level of a request, not only in `options`. */
   optionsAtTop?: boolean
@@ -46,7 +45,6 @@ export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | 
   model: RequestedName
 }
 
-/** The fields of a lease that come from the caller. */
 export type CallerLease = Pick<
   LeaseRequest,
   'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onGrown' | 'onUnenforcedSchema'

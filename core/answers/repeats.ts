@@ -19,12 +19,10 @@ const MIN_LETTERS = 8
 const PROBE = 256
 const MAX_TRIES = 64
 
-/** Whether an answer can be so long that it is watched. */
 export function mayLoop({ max_tokens: most }: EngineFields): boolean {
   return typeof most !== 'number' || most < 0 || most >= INTERVAL
 }
 
-/** Whether a text ends with a passage that directly repeats at least this often. */
 export function endsInLoop(text: string, repeats: number): boolean {
   const probe = text.slice(-PROBE)
   let at = text.length - probe.length
@@ -40,7 +38,6 @@ export function endsInLoop(text: string, repeats: number): boolean {
   return false
 }
 
-/** The texts in the bytes of OpenAI events. */
 const TEXTS = /"(?:content|reasoning_content|arguments|text)":"((?:[^"\\]|\\.)*)"/g
 
 class RepeatWatch {

@@ -20,7 +20,6 @@ export interface Asked<Body extends EngineFields = EngineFields> {
 /** The last result for each key's limits: clients mostly ask for the same model again. */
 const latest = new WeakMap<Partial<RequestBounds>, { ofModel: RequestBounds; all: RequestBounds }>()
 
-/** The limits of a caller's requests: those of its key, then the model's, then `limits`. */
 export function getRequestLimits(
   config: CoreConfig,
   variant: Model,
@@ -81,7 +80,6 @@ function overLimit(param: string, bound: string, given: number | string, most: n
   return new CorralError('over_limit', message, { param, details: { limit: `limits.${bound}`, value: most, given } })
 }
 
-/** The field of a body that holds its prompts, and how many there are. */
 function promptsOf(operation: Operation, { prompt, input, documents }: EngineFields): [string, number] {
   if (operation === 'completion') return ['prompt', countOf(prompt)]
   if (operation === 'embeddings') return ['input', countOf(input)]
@@ -154,7 +152,6 @@ export function growthLimit(config: CoreConfig, variant: Model, caller: Limited)
   return clamp(trained, getRequestLimits(config, variant, caller).num_ctx)
 }
 
-/** Returns a function for the limits of models, based on the engines that are running now. */
 export function modelLimits(
   config: CoreConfig,
   running: readonly Pick<RunningModel, 'variant' | 'mode' | 'engine'>[],

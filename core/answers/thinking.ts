@@ -12,7 +12,6 @@ export interface Thinking {
 /** The levels of effort in all APIs, in ascending order. */
 export const EFFORTS: readonly string[] = ['minimal', 'low', 'medium', 'high', 'xhigh', 'max']
 
-/** Words that switch thinking on or off, in any field. */
 const SWITCHES: Record<string, boolean> = {
   ...{ none: false, off: false, disabled: false },
   ...{ on: true, enabled: true, adaptive: true, auto: true, between_tools: true }

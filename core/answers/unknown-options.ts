@@ -51,7 +51,6 @@ export function reportUnknownOptions(
   report(config, reply, unknown, () => [...ofEngine, ...(optionsAtTop ? documented : [])])
 }
 
-/** Does the same for the parameters of a new model. */
 export function reportUnknownParameters(
   config: Asked['config'],
   reply: FastifyReply,
@@ -80,7 +79,6 @@ function unknownAmong(options: unknown, ofEngine: ReadonlySet<string>, field: st
     .map(name => ({ name, param: `${field}.${name}` }))
 }
 
-/** The field names of each route's body schema. */
 const fieldsOf = new WeakMap<object, ReadonlySet<string>>()
 
 function documentedFields(reply: FastifyReply): ReadonlySet<string> {

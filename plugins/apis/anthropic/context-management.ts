@@ -23,7 +23,6 @@ export interface AppliedEdit {
   cleared_input_tokens: number
 }
 
-/** A conversation after clearing, and the tokens of its prompt if they are known. */
 interface EditedContext {
   body: EngineFields
   applied: AppliedEdit[]
@@ -74,7 +73,6 @@ export class ClearedSteps {
       .catch(error => this.#log?.warn({ err: error }, 'How far conversations were cleared could not be stored.'))
   }
 
-  /** Resolves when everything is stored. */
   async close(): Promise<void> {
     await this.#saved
   }
@@ -85,7 +83,6 @@ function mayReach(tokens: number, { messages, tools }: EngineFields): boolean {
   return Buffer.byteLength(JSON.stringify([messages, tools])) + MAX_TEMPLATE_TOKENS >= tokens
 }
 
-/** Applies edits in their order. @param count counts a prompt's tokens, and is called only if an edit may apply */
 export async function clearContext(
   body: EngineFields,
   edits: readonly Edit[],
@@ -112,7 +109,6 @@ async function clearThinking({ body, applied, tokens }: EditedContext, { type, k
   return { body: edited, applied: [...applied, edit], tokens: left }
 }
 
-/** Removes the thinking of all but the last turns that have some. */
 function withoutThinking(messages: readonly Message[], kept: number): { messages: Message[]; cleared: number } {
   const turns = new Set<number>()
   let turn = 0
@@ -181,7 +177,6 @@ function toolUses(messages: readonly Message[], excluded: ReadonlySet<unknown>):
   })
 }
 
-/** Hashes a conversation up to each of these results. */
 function hashUses(messages: readonly Message[], uses: readonly ToolUse[], seed: string): string[] {
   const hash = createHash('sha256').update(seed)
   let next = 0
@@ -207,7 +202,6 @@ function cleared(messages: readonly Message[], uses: readonly ToolUse[], { clear
 }
 
 const MAX_UNCOMPACTED_TOKENS = 150_000
-/** For engines that cannot count. */
 const BYTES_PER_TOKEN = 4
 
 export interface ManagedContext {
@@ -217,13 +211,11 @@ export interface ManagedContext {
   summary?: Summary
 }
 
-/** The model whose tokens count, and what is remembered about conversations. */
 interface Setting {
   model: string
   /** An owner's conversations reveal nothing to others who ask the same. */
   owner: string | undefined
   steps: ClearedSteps
-  /** Tokens that the context can have. */
   window: number
 }
 
@@ -239,7 +231,6 @@ export async function clearedContext(
   return { context, count: counted }
 }
 
-/** Clears and compacts a conversation before its answer. Undefined if the request asks for neither. */
 export async function manageContext(
   request: CountRequest,
   first: Preparation,

@@ -11,7 +11,6 @@ interface Block {
   place: string
 }
 
-/** Consecutive messages of one role. */
 interface Turn {
   role: string
   blocks: Block[]
@@ -61,12 +60,10 @@ export function toClientId(id: string): string {
   return ID_PREFIX + id
 }
 
-/** Names the engine's function for a tool. The tools of different sets have equal names. */
 export function engineName({ toolset_name: set, name }: Fields): string {
   return typeof set === 'string' ? `${set}_${name}` : String(name)
 }
 
-/** The user message that stands for everything that a summary replaces. */
 export function summaryText(summary: string): string {
   return `The earlier part of this conversation was replaced by this summary of it:\n\n${summary}`
 }
@@ -256,7 +253,6 @@ function requireText({ block, place }: Block, field: string): string {
   throw invalid(`${place}.${field}`, 'must be text')
 }
 
-/** Returns the blocks of content that is text or a list of blocks. @throws CorralError `invalid_request` */
 function readBlocks(content: unknown, place: string): Block[] {
   if (typeof content === 'string') return [{ block: { type: 'text', text: content }, place }]
   if (!Array.isArray(content)) throw invalid(place, 'must be text or a list of blocks')
@@ -270,7 +266,6 @@ function convertBlocks(content: unknown, place: string): Part[] {
   return readBlocks(content, place).flatMap(given => convertBlock(given, 'text, image, document and search_result'))
 }
 
-/** Converts a block to content parts for the model. @param allowed types of blocks, for the error message */
 function convertBlock(given: Block, allowed: string): Part[] {
   const { block, place } = given
   switch (block.type) {

@@ -33,11 +33,9 @@ export class MessageEvents {
   #index = 0
   /** The open block. A number is the index of a tool call. */
   #open: Prose | number | undefined
-  /** White space that a block may start with. */
   #blank = { kind: 'text' as Prose, text: '' }
   /** Text that arrived while a tool call is open, since more pieces of the call may follow. */
   #waiting: { kind: Prose; text: string }[] = []
-  /** Arguments of a call whose name has not arrived yet. */
   #unnamed = ''
   #calls = 0
   #usage: TokenUsage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 }
@@ -51,7 +49,6 @@ export class MessageEvents {
     if (earlier) this.#started = earlier.#started
   }
 
-  /** Returns events that show that the message is being worked on. */
   beat(): MessageEvent[] {
     if (this.#started) return [{ type: 'ping' }]
     this.#start()
@@ -170,7 +167,6 @@ export class MessageEvents {
     this.#out.push({ type: 'content_block_delta', index: this.#index, delta })
   }
 
-  /** Closes the open block and sends the text that waited for it. */
   #close(): void {
     while (this.#open !== undefined) {
       // corral does not verify signatures, but some clients drop thinking without one.

@@ -179,7 +179,6 @@ function offeredTools(tools: readonly ToolParam[], messages: readonly MessagePar
   return { offered: [...known].flatMap(([key, tool]) => (offered.has(key) ? [tool] : [])), toolChanges }
 }
 
-/** Yields the blocks of all messages, including those inside results and summaries. */
 function* blocksIn(messages: readonly MessageParam[]): Generator<{ block: Fields; place: string }> {
   for (const [index, { content }] of messages.entries()) {
     if (!Array.isArray(content)) continue

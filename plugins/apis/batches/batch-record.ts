@@ -21,7 +21,6 @@ const Seconds = Type.Optional(Type.Integer({ description: 'Seconds since the epo
 export const BatchRecordSchema = Type.Object({
   version: Type.Literal(1),
   id: Type.String(),
-  /** The owner of the batch. Its requests are sent with this identity. */
   owner: Type.String(),
   turn: Type.String(),
   address: Type.String(),

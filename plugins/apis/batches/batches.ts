@@ -34,7 +34,6 @@ export interface BatchLimits extends LineLimits {
   batches: number
   running: number
   parallel: number
-  /** Milliseconds that a batch is stored after it was created. */
   keep: number
 }
 
@@ -46,12 +45,10 @@ interface BatchDependencies {
   log: Pick<FastifyBaseLogger, 'info' | 'warn' | 'error'>
 }
 
-/** Milliseconds between two checks while batches have not ended. */
 const CHECK_INTERVAL_MS = 500
 /** Milliseconds between two checks while all batches have ended, and until a batch is retried, as after a full disk. */
 const RETRY_INTERVAL_MS = 60_000
 const MAX_RETRY_DELAY_MS = 600_000
-/** Number of expired requests that are written in one step. */
 const EXPIRE_BATCH_SIZE = 1000
 
 type Results = { output: ResultFile; errors: ResultFile; answered: Set<string> }
@@ -80,7 +77,6 @@ export class Batches {
     this.#deps = deps
   }
 
-  /** Loads the batches that earlier servers stored. */
   async load(): Promise<void> {
     const { folder, log } = this.#deps
     const names = await namesIn(folder)
@@ -104,7 +100,6 @@ export class Batches {
     )
   }
 
-  /** Starts working. @param app answers the requests */
   start(app: FastifyInstance): void {
     this.#app = app
     this.#tick()
@@ -191,7 +186,6 @@ export class Batches {
     await writeJsonFile(join(this.#deps.folder, `${batch.id}.json`), batch, { mode: 0o600 })
   }
 
-  /** Moves a batch towards a final state and aborts its running requests. */
   async #endAs(batch: BatchRecord, ending: Ending): Promise<void> {
     batch.ending = ending
     if (ending === 'cancelled') Object.assign(batch, { status: 'cancelling', cancellingAt: secondsNow() })
@@ -202,7 +196,6 @@ export class Batches {
     this.#tick()
   }
 
-  /** Starts, resumes, expires and deletes batches that are due. */
   #tick(): void {
     const app = this.#app
     if (!app || this.#isClosed) return
@@ -289,7 +282,6 @@ export class Batches {
     await this.#save(batch)
   }
 
-  /** Runs `use` with the files of the results so far. */
   async #withResults({ id, counts }: BatchRecord, use: (results: Results) => Promise<void>): Promise<void> {
     const folder = join(this.#deps.folder, id)
     await mkdir(folder, { recursive: true, mode: 0o700 })
@@ -339,7 +331,6 @@ export class Batches {
     }
   }
 
-  /** Sends a request until it gets a final answer, and stores the result. */
   async #answer(batch: BatchRecord, request: RequestLine, results: Results, signal: AbortSignal): Promise<void> {
     const { access } = this.#deps
     const { owner, turn, address, endpoint: url } = batch
@@ -366,7 +357,6 @@ export class Batches {
     }
   }
 
-  /** Turns the results into files and moves the batch to its final state. */
   async #conclude(batch: BatchRecord): Promise<void> {
     const { folder, files, log } = this.#deps
     const { id, owner, ending, counts } = batch

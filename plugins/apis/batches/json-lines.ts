@@ -26,7 +26,6 @@ const MAX_ID_CHARACTERS = 256
 const NEWLINE = 10
 const READ_SIZE_BYTES = 256 * 1024
 
-/** Yields the non-blank lines of a file with their numbers. A line longer than `most` bytes has no text. */
 export async function* readLines(
   path: string,
   most = Number.POSITIVE_INFINITY
@@ -95,7 +94,6 @@ export function isLineError(line: RequestLine | LineError): line is LineError {
   return 'code' in line
 }
 
-/** Maximum number of errors that are reported. Further lines are not checked. */
 const MAX_ERRORS = 100
 
 export interface LineLimits {
@@ -104,7 +102,6 @@ export interface LineLimits {
   depth: number
 }
 
-/** Checks all lines. @returns the number of requests, and the errors */
 export async function checkLines(
   path: string,
   endpoint: string,
@@ -137,7 +134,6 @@ export async function checkLines(
 /** An append-only file of results, one JSON value per line. A line survives a kill once `add` has resolved. */
 export class ResultFile {
   readonly #handle: FileHandle
-  /** Bytes of complete lines. */
   #size: number
   #waiting: string[] = []
   #writing: Promise<void> | undefined
@@ -215,7 +211,6 @@ export class ResultFile {
   }
 }
 
-/** Returns the number of bytes up to the end of the last complete line. */
 async function wholeLines(handle: FileHandle): Promise<number> {
   const piece = Buffer.alloc(64 * 1024)
   let { size } = await handle.stat()

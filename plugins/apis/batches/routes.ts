@@ -210,7 +210,6 @@ function uploadRoute(app: FastifyInstance, { files, stall }: Omit<BatchRouteDepe
   })
 }
 
-/** Limits for a form: number of files, fields and parts, and characters of a field. */
 const FORM_LIMITS = { files: 1, fields: 20, parts: 25, fieldSize: 1000 }
 
 /** Reads a form as it arrives. Its file is written to disk, in whatever order the fields come. */
@@ -285,7 +284,6 @@ async function receiveForm(
   }
 }
 
-/** Rejects when the promise rejects, and never resolves. */
 function whenRejected(promise: Promise<unknown>): Promise<never> {
   return new Promise((_, reject) => promise.catch(reject))
 }

@@ -33,7 +33,6 @@ export interface FileLimits {
   fileSize: number
   files: number
   bytes: number
-  /** Milliseconds that a file is stored. */
   keep: number
 }
 
@@ -99,7 +98,6 @@ export class UserFiles {
     )
   }
 
-  /** Whether the content of a file exists, even without a record. */
   async holds(id: string): Promise<boolean> {
     return (await fileSize(this.pathOf(id))) !== undefined
   }
@@ -195,7 +193,6 @@ export class UserFiles {
     await rm(this.pathOf(id), { force: true })
   }
 
-  /** Deletes expired files. @param isUsed whether a batch that has not ended reads the file */
   async sweep(isUsed: (id: string) => boolean): Promise<void> {
     const now = secondsNow()
     const oldest = now - this.#limits().keep / 1000

@@ -73,7 +73,6 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
   }
 }
 
-/** Fields of a completion request that are not passed to the engine. */
 const OWN = [
   ...['model', 'name', 'options', 'keep_alive', 'stream', 'stream_options', 'n', 'n_cmpl', 'prompt', 'stop', 'suffix'],
   ...['input_prefix', 'input_suffix', 'return_progress', 'return_tokens', 'response_fields']
@@ -129,7 +128,6 @@ async function complete(
   return Array.isArray(body.prompt) && answers.length > 1 ? answers : answers[0]
 }
 
-/** Converts a prompt for the engine. @throws CorralError `invalid_request`, `unsupported_capability` */
 function toEnginePrompt(prompt: unknown): unknown {
   if (isObject(prompt)) return promptText(prompt)
   if (!Array.isArray(prompt)) return prompt
@@ -160,7 +158,6 @@ function textsToEmbed({ content, input }: Static<typeof schemas.EmbeddingRequest
   return typeof given === 'string' || typeof given[0] === 'number' ? [given as string | number[]] : (given as string[])
 }
 
-/** An event without content, which shows that the answer is being worked on. */
 const IDLE = `data: ${JSON.stringify({ index: 0, content: '', tokens: [], stop: false })}\n\n`
 
 interface CompletionOptions {
@@ -178,7 +175,6 @@ interface Choice {
   last: EngineFields
 }
 
-/** Writes an answer in llama-server's own format, as events or as a whole. */
 class CompletionWriter implements AnswerWriter {
   readonly #head: CompletionOptions
   readonly #choices: Choice[] = []
@@ -213,7 +209,6 @@ class CompletionWriter implements AnswerWriter {
     })
   }
 
-  /** Adds a delta to the answer. @returns the event to send, or undefined if clients see no change */
   #note(delta: Delta): EngineFields | undefined {
     const { choice: index = 0, content = '', native = {}, logprobs, finish, usage, timing, reading } = delta
     if (reading && !this.#head.progress) return undefined

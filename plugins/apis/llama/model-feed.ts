@@ -10,20 +10,17 @@ import { isAllowed, listedModels } from '../../../core/models/allowed-models.ts'
 import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
 import type { FeedEventSchema } from './schemas.ts'
 
-/** Topics of the state feed that the events are derived from. */
 const TOPICS: ReadonlySet<StateTopic> = new Set(['model', 'engine', 'pull'])
 /** All listeners share one subscription to the state feed. Their permissions are applied here. */
 const FOLLOWER = { turn: 'models/sse', role: 'operator' } as const
 const MAX_LISTENERS_PER_CLIENT = 16
 const MAX_LISTENERS = 128
-/** Maximum number of names under which one download is reported. */
 const MAX_NAMES_PER_DOWNLOAD = 8
 
 type FeedEvent = Static<typeof FeedEventSchema>
 
 interface Listener {
   caller: Pick<Caller, 'turn' | 'models' | 'role'>
-  /** Sends events. Returns a promise if the reader is slow. */
   send(events: readonly FeedEvent[]): Promise<void> | undefined
   end(): void
 }
@@ -64,7 +61,6 @@ export class ModelFeed {
     this.#deps = deps
   }
 
-  /** Subscribes a listener. @returns a function to unsubscribe it @throws CorralError `rate_limited` */
   listen(listener: Listener): () => void {
     const { turn } = listener.caller
     const own = [...this.#listeners].filter(({ caller }) => caller.turn === turn).length
@@ -93,7 +89,6 @@ export class ModelFeed {
     }
   }
 
-  /** Sends listeners what has changed since the last snapshot. */
   look(): void {
     const before = this.#last
     if (!before) return
@@ -104,7 +99,6 @@ export class ModelFeed {
     this.#tell(changes)
   }
 
-  /** Reports the events of this pull under a name that a client requested. */
   downloading(id: string, requested: string): void {
     for (const known of this.#requested.keys()) if (!this.#pull(({ id }) => id === known)) this.#requested.delete(known)
     const names = this.#requested.get(id) ?? new Set()

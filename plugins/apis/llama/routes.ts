@@ -40,7 +40,6 @@ const SAME: [method: 'GET' | 'POST', path: string, as: string, operationId: stri
   ['POST', '/detokenize', '/v1/detokenize', 'llamaDetokenize', 'Turn tokens into text']
 ]
 
-/** Routes of llama-server's router. @param markRerouted called with each request that is passed to /v1 */
 export function llamaRoutes(
   app: FastifyInstance,
   deps: LlamaDependencies,
@@ -141,7 +140,6 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   })
 }
 
-/** Finds the running engine of a model. A chat engine is preferred. */
 function findRunning({ scheduler }: LlamaDependencies, { key }: Model): RunningModel | undefined {
   const own = scheduler.running().filter(({ variant }) => variant.key === key)
   return own.find(({ mode }) => mode === 'chat') ?? own[0]
@@ -168,7 +166,6 @@ function routerProps(maxLoaded: number): Static<typeof schemas.PropsSchema> {
   }
 }
 
-/** Returns the engine's own properties of a loaded model, together with corral's. */
 async function modelProps(
   engine: Engine,
   variant: Model,

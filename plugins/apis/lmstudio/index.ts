@@ -113,7 +113,6 @@ const AnswerSchema = Titled('LMStudioAnswer', {
   })
 })
 
-/** LM Studio's REST API, without its prefix. @param mark called with each request that is passed to /v1 */
 function lmStudioRoutes(
   app: FastifyInstance,
   deps: LmStudioDependencies,

@@ -26,8 +26,6 @@ import { parseRequestedName, publicModelName } from '../../../core/models/model-
 import { requestOptions } from '../../../core/models/options.ts'
 import { answerChat, CHAT_EVENTS, type ChatDependencies, ChatRequest, ChatResult } from './studio-chat.ts'
 
-/* LM Studio's REST API of version 0.4 and later, below /api/v1. */
-
 export interface StudioDependencies extends ChatDependencies {
   downloads: Downloads
   /** Aborted when the server stops. */
@@ -236,7 +234,6 @@ const MAX_FINISHED_JOBS = 100
 class DownloadJobs {
   readonly #downloads: Downloads
   readonly #ended: AbortSignal
-  /** The ends of downloads by id, oldest first. */
   readonly #finished = new Map<string, Job>()
 
   constructor(downloads: Downloads, ended: AbortSignal) {

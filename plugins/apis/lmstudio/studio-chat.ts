@@ -173,7 +173,6 @@ const storedMessage = (role: string, content: Record<string, unknown>[]) => ({
   content
 })
 
-/** Converts the input to the content of a message of the Responses API. */
 function toContent(input: ChatRequest['input']): Record<string, unknown>[] {
   const parts = typeof input === 'string' ? [{ type: 'text' as const, content: input }] : input
   return parts.map(part =>
@@ -196,7 +195,6 @@ function toMessage({ type = 'message', role, content }: StoredItem): Record<stri
   ]
 }
 
-/** Returns the answer as `GET /v1/responses/{id}` shows it. */
 function storedResponse({ model_instance_id: model, output, stats }: ChatResult) {
   return {
     object: 'response',
@@ -218,7 +216,6 @@ function storedResponse({ model_instance_id: model, output, stats }: ChatResult)
 
 class ChatWriter {
   readonly #instance: string
-  /** Types of events that are sent only once and have been sent. */
   readonly #sent = new Set<string>()
   #loadDuration: number | undefined
   #began = 0
@@ -242,7 +239,6 @@ class ChatWriter {
     return this
   }
 
-  /** Returns events that show what the request waits for. */
   wait({ value, progress }: LoadState): Event[] {
     if (this.#loadDuration !== undefined) {
       return [...this.#start(), { type: 'prompt_processing.progress', progress: this.#progress }]
@@ -304,7 +300,6 @@ class ChatWriter {
     return [{ type, ...fields }]
   }
 
-  /** Returns the events before those of the prompt, once the model is loaded. */
   #start(): Event[] {
     const model_instance_id = this.#instance
     const events = this.#once('chat.start', { model_instance_id })

@@ -19,7 +19,6 @@ import { answerFailure, requestedName } from './records.ts'
 import * as schemas from './schemas.ts'
 import { FRAMES } from './sse-and-ndjson.ts'
 
-/** One piece of an answer, or the whole. */
 interface Fragment {
   content: string
   thinking: string
@@ -29,7 +28,6 @@ interface Fragment {
   logprobs?: object[]
 }
 
-/** The differences between chat and generate events. */
 interface AnswerShape {
   /** Returns the fields of a part, in addition to `model`, `created_at` and `done`. */
   fragment(part: Fragment): Record<string, unknown>
@@ -67,7 +65,6 @@ interface AnswerContext {
   model: string
   shape: AnswerShape
   framing: Framing
-  /** When the request arrived (`performance.now()`). */
   began: number
   record: RequestRecord
   loadOnly: boolean

@@ -87,7 +87,6 @@ export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     }
   })
 
-  /** Returns a vector of length 1 for each text. Without texts, only loads the model, or unloads it. */
   async function embed(
     body: Static<typeof EmbeddingsRequest>,
     texts: string[],

@@ -124,7 +124,6 @@ export function generateCall(
   return { operation: 'chat', body: { ...sampling, ...format, ...thinking, messages } }
 }
 
-/** Formats messages for a base model: a blank line follows the system message, and the other texts are joined. */
 function bareText(messages: readonly Record<string, unknown>[]): string {
   return messages.map(({ role, content }) => (role === 'system' ? `${content}\n\n` : content)).join('')
 }
@@ -140,7 +139,6 @@ export interface Turn {
   content: string
 }
 
-/** The first number of every context that this server creates. */
 const CONTEXT_MARK = 0xc0_77a1
 /** Maximum characters of a conversation. More fits in no model's context. */
 const MAX_CHARACTERS = 16 * 2 ** 20

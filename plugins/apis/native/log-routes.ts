@@ -12,7 +12,6 @@ import type { LogLevels } from '../../../core/system/log-levels.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
 const POLL_INTERVAL_MS = 300
-/** Number of earlier lines that a new follower receives. */
 const BACKLOG_LINES = 20
 
 const { engine, build, startedAt, exit, failure } = EngineLogSchema.properties
@@ -127,7 +126,6 @@ export function createLogEvents(backlog: number): (records: readonly EngineLogRe
   let first = true
   return records => {
     const events: LogEvent[] = []
-    // Older engines are skipped.
     if (first) for (const { engine } of records.slice(1)) sent.set(engine, { lines: Infinity, ended: true })
     for (const record of [...records].reverse()) {
       const { engine, build, startedAt, endedAt, exit, failure, dropped, lines } = record

@@ -218,7 +218,6 @@ function requireId(body: Static<typeof PullsRequestSchema>): string {
   throw new CorralError('invalid_request', message, { param: 'id' })
 }
 
-/** Sends the progress of files. A slow client gets only the newest progress of each file. */
 function newestEvents(stream: EventStream) {
   const waiting = new Map<string, FileProgress>()
   let full = false
@@ -246,7 +245,6 @@ function fileEvent({ path, completed, total }: FileProgress): PullEvent {
   return { status: `downloading ${path}`, digest: path, total, completed }
 }
 
-/** Returns what the first event of a pull contains besides the status. */
 function planSummary({ name, label, format, size, reason, warnings, present }: PullPlan): Omit<PullEvent, 'status'> {
   return { model: bareName(name), label, format, size, reason, warnings, present }
 }

@@ -22,7 +22,6 @@ const SIZES = [
   ['K', 1e3]
 ] as const
 
-/** Formats a number of parameters, such as `2.03M` or `7.62B`. */
 export function parameterSize(parameters: number | undefined): string {
   if (parameters === undefined) return ''
   for (const [unit, size] of SIZES) {
@@ -160,7 +159,6 @@ export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStat
   })
 }
 
-/** Returns an entry of `loading` in `/api/ps`: an engine that is not ready, and its progress. */
 export function loadingRecord(
   { variant, mode, state, progress, queued }: LoadingModel,
   naming: ModelNaming

@@ -105,7 +105,6 @@ async function loadYaml() {
   return { ...file, ...edit }
 }
 
-/** Returns what the text of a configuration sets for a variant. Settings without a value are ignored. */
 function sectionIn(
   { readYaml, sectionName }: Awaited<ReturnType<typeof loadYaml>>,
   text: string,

@@ -31,7 +31,6 @@ interface StreamSettings {
 
 type FailureEvent = (failure: CorralError) => Record<string, unknown>
 
-/** Writes the streams of an API. Each request can choose its framing. */
 export class NativeStreams implements EventStreams {
   readonly types: EventStreams['types']
   readonly #defaultFraming: Framing

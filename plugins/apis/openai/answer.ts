@@ -13,7 +13,6 @@ import { merged } from '../../../core/system/collections.ts'
 import type { Fields, Generation, Planner } from './generation.ts'
 import { OpenAiAnswer } from './openai-answer.ts'
 
-/** Formats an unnamed event, which most routes of the OpenAI API use. */
 export const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
 export const DONE = 'data: [DONE]\n\n'
 

@@ -98,7 +98,6 @@ function chatChoice(
   }
 }
 
-/** The older form of `tool_choice`. */
 function functionChoice(choice: ChatRequest['function_call']): ToolChoice {
   if (typeof choice !== 'object' || !choice) return { mode: choice ?? undefined }
   return { mode: 'required', names: [{ name: choice.name, param: 'function_call.name' }] }

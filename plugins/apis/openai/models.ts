@@ -89,7 +89,6 @@ export function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }
   })
 }
 
-/** A row of the list: a model, under its own name or an alias. */
 type Listed = Partial<ModelAlias> & Pick<ModelAlias, 'model'>
 
 /** Aliases are listed after the models, because many clients offer only listed names. */
@@ -143,7 +142,6 @@ function modelRecord(
   return alias === undefined ? record : Object.assign(record, { root: variant.publicName })
 }
 
-/** Returns a page of the list. @throws CorralError `invalid_request` if an id is not in the list */
 export function modelPage(
   models: readonly Listed[],
   getFacts: (variant: StoredModel) => Facts,

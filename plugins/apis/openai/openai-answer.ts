@@ -15,9 +15,7 @@ export interface AnswerHead {
   operation: 'chat' | 'completion'
   id: string
   model: string
-  /** Number of choices per prompt. */
   choices: number
-  /** Number of choices to keep per prompt, if more are generated. */
   bestOf?: number
   /** Number of alternatives listed for each token. Undefined if no log probabilities are requested. */
   logprobs?: number
@@ -27,7 +25,6 @@ export interface AnswerHead {
   legacyFunctions?: boolean
   /** The names of freeform tools by the names of their functions. */
   freeform?: ReadonlyMap<string, string>
-  /** The prompts, if answers start with them. */
   echo?: readonly string[]
   /** Whether the answer must be empty. Engines generate one token even if none was requested. */
   nothing?: boolean
@@ -43,7 +40,6 @@ type CallPiece =
   | FunctionPiece
   | { index: number; id?: string; type?: 'custom'; custom: { name?: string; input: string } }
 
-/** The delta that begins a choice. */
 const ROLE = { role: 'assistant', content: null } as const
 
 /** Writes an engine's answer in the OpenAI chat format, as chunks or as a whole. */
@@ -73,7 +69,6 @@ export class OpenAiAnswer {
     return begins
   }
 
-  /** Returns a chunk without content, which shows that the answer is being worked on. */
   beat(): Chunk {
     const common = { index: 0, finish_reason: null }
     if (this.#head.operation === 'completion') return this.#chunk([{ ...common, text: '', logprobs: null }])
@@ -99,7 +94,6 @@ export class OpenAiAnswer {
     return chunks
   }
 
-  /** Returns the last chunk, which has the token counts, if they are requested. */
   lastChunk(): Chunk | undefined {
     const usage = this.#head.usage ? this.#total() : undefined
     return usage && { ...this.#chunk([]), ...this.#extra, usage }
@@ -288,7 +282,6 @@ function meanLogprob({ logprobs = [] }: Delta): number {
 /** End-of-text tokens have no text. The same is true of tokens that the engine holds back until the next one. */
 const hasBytes = ({ bytes }: TokenProbability) => bytes.length > 0
 
-/** Requests log probabilities from an engine. @param top number of alternatives per token */
 export function logprobFields(top: number): Record<string, unknown> {
   return { logprobs: true, top_logprobs: top }
 }

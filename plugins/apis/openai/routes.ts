@@ -40,7 +40,6 @@ export async function openaiRoutes(
   streamRoutes(app, openaiRouter(app, 'OpenAI chat'), 'Stream')
 }
 
-/** The routes below `/v2` that Cohere's clients use. */
 export function cohereRoutes(app: FastifyInstance, deps: ApiDependencies): void {
   useOpenAiFormat(app, '/v2/', deps)
   rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
@@ -96,7 +95,6 @@ function textRoutes(app: FastifyInstance, deps: ApiDependencies & { answers: Run
   })
 }
 
-/** Routes for embeddings, rankings and tokens, which engines return as a whole. */
 function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
   const tokenQuestion = (body: Fields, caller: Caller) => {
     const request = readModelRequest(deps, body, caller)
@@ -122,7 +120,6 @@ function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
     }
   })
   rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })
-  // Builds the engine's request for a conversation without answering it.
   const conversation = (body: Fields, reply: FastifyReply) => {
     const request = readModelRequest(deps, body, reply.request.caller)
     const generation = chatGeneration(body, request)
@@ -168,7 +165,6 @@ function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
   })
 }
 
-/** Registers ranking routes. @param paths path → operation id */
 function rankingRoutes(app: FastifyInstance, deps: ApiDependencies, paths: Record<string, string>): void {
   const embeddingRoute = openaiRouter(app, 'OpenAI embeddings')
   for (const [path, operationId] of Object.entries(paths)) {

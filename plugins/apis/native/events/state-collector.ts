@@ -25,7 +25,6 @@ const SILENT_GPU_INTERVAL_MS = 60_000
 /** Step in milliseconds in which the expiry of a busy model advances. */
 const EXPIRY_STEP_MS = 10_000
 
-/** Who may see a record: operators, callers who may use the model, or everyone. */
 export type Access = 'operator' | Pick<Model, 'key'> | undefined
 
 /** The current value of a record. The same object as before means that nothing changed. */

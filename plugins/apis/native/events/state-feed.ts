@@ -14,7 +14,6 @@ import { hasRole } from '../../../../core/http/roles.ts'
 import { isAllowed } from '../../../../core/models/allowed-models.ts'
 import { type Access, type CurrentRecord, isMoving, type StateCollector } from './state-collector.ts'
 
-/** Minimum milliseconds between two polls. Changes are sent at most four times a second. */
 const POLL_INTERVAL_MS = 250
 /** Milliseconds until the next poll when nothing is in progress and no change was announced. */
 const IDLE_POLL_INTERVAL_MS = 1000
@@ -62,7 +61,6 @@ export class SharedStateFeed implements StateFeed {
   readonly #seen = new Map<StateTopic, readonly CurrentRecord[]>()
   #epoch = ''
   #version = 0
-  /** The latest changes, up to `#version`. */
   #changes: Change[] = []
   #kept = 0
   #modelsTouched = false
@@ -129,7 +127,6 @@ export class SharedStateFeed implements StateFeed {
     }, KEEP_STATE_MS).unref()
   }
 
-  /** Schedules the next poll, unless an earlier one is scheduled. */
   #plan(due: number): void {
     if (this.#timer && this.#timer.due <= due) return
     clearTimeout(this.#timer?.handle)
@@ -170,7 +167,6 @@ export class SharedStateFeed implements StateFeed {
     return moves
   }
 
-  /** Adds the changes of a topic. @returns whether something in it is in progress */
   #compare(topic: StateTopic, now: number, change: Change): boolean {
     const all = this.#records.of(topic, now)
     if (all === this.#seen.get(topic)) return false
@@ -198,7 +194,6 @@ export class SharedStateFeed implements StateFeed {
     return moves
   }
 
-  /** Sends a follower the versions it has not received, as long as it keeps up. */
   #pump(follower: Attached): void {
     while (!follower.busy && this.#followers.has(follower) && follower.version !== this.#version) {
       const taken = this.#next(follower)
@@ -267,7 +262,6 @@ function remember(change: Change, what: 'removed' | 'set', record: StoredRecord)
   change.size += RECORD_BYTES + (what === 'set' ? record.json.length : 0)
 }
 
-/** Returns the changed fields of a record, with `null` for removed ones, or undefined if nothing changed. */
 function changedFields(before: object, after: object): object | undefined {
   if (before === after) return undefined
   const [old, now] = [before, after] as [Record<string, unknown>, Record<string, unknown>]

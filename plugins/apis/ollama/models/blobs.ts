@@ -23,7 +23,6 @@ interface Blob {
   release(): void
 }
 
-/** Stores files that clients upload to create models from, by SHA-256 (64 hex digits). */
 export class BlobStore {
   readonly #folder: string
   readonly #storage: Storage
@@ -151,7 +150,6 @@ export class BlobStore {
     this.#taken.set(key, { bytes, turn })
   }
 
-  /** Counts blobs that an earlier process left. */
   #countBlobs(): Promise<void> {
     this.#counted ??= (async () => {
       for (const name of await namesIn(this.#folder)) {
@@ -168,7 +166,6 @@ export class BlobStore {
     this.#taken.delete(sha256)
   }
 
-  /** Removes leftovers of an earlier process, and blobs that were unused for a day. */
   async sweep(): Promise<void> {
     for (const name of await namesIn(this.#folder)) {
       const sha256 = BLOB.exec(name)?.[1]
@@ -232,7 +229,6 @@ const invalid = (message: string, param = 'digest') => new CorralError('invalid_
 const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex digits>' }) })
 const empty = (description: string) => ({ description, content: {} })
 
-/** Routes that look up and receive blobs. @param stall stall timeout in milliseconds, see `paced` */
 export function blobRoutes(app: FastifyInstance, blobs: BlobStore, turns: UploadSlots, stall: number): void {
   const route = nativeRouter(app, 'Models')
   // Accepts bodies of any size and type, and reads them as they arrive.

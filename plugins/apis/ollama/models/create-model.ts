@@ -126,10 +126,8 @@ export async function createModelRoutes(
   })
 }
 
-/** Reports a step, in the words of Ollama's server if it has the same step. */
 type Report = (status: string, progress?: { digest: string; completed: number; total: number }) => void
 
-/** Creates one model. */
 class ModelMaker {
   readonly #deps: CreateDependencies
   readonly #name: ModelName
@@ -207,7 +205,6 @@ class ModelMaker {
     })
   }
 
-  /** Quantizes the weights of a GGUF model into a single file in `folder`. */
   async #quantized(files: readonly AdoptedFile[], dtype: string, folder: string): Promise<AdoptedFile[]> {
     const isWeights = ({ role }: AdoptedFile) => role === 'model'
     const weights = files.filter(isWeights)
@@ -223,7 +220,6 @@ class ModelMaker {
     return [{ source: join(folder, path), path, role: 'model' }, ...files.filter(file => !isWeights(file))]
   }
 
-  /** Stores the model, and unloads the model that it replaces. */
   async #store(request: AdoptRequest): Promise<void> {
     const { storage, scheduler } = this.#deps
     const before = storage.find(request.name)

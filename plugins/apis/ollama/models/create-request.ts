@@ -48,7 +48,6 @@ export const CreateRequestSchema = Titled('CreateRequest', {
 type CreateRequest = Static<typeof CreateRequestSchema>
 type Message = NonNullable<CreateRequest['messages']>[number]
 
-/** Maximum length of a Modelfile, which contains all defaults of a model. */
 const MAX_MODELFILE_CHARACTERS = 5 * MAX_DEFAULT_CHARACTERS
 /** Maximum number of files of a model. Large models have a few hundred. */
 const MAX_FILES = 2000
@@ -62,7 +61,6 @@ export interface NewModel {
 const refuse = (param: string, message: string, code: ErrorCode = 'invalid_request') =>
   new CorralError(code, message, { param })
 
-/** Parses a request to create a model. @throws CorralError with the wrong field as `param` */
 export function readCreateRequest(request: CreateRequest): NewModel {
   const { modelfile } = request
   if (modelfile) requireLength('modelfile', modelfile.length, MAX_MODELFILE_CHARACTERS)
@@ -96,7 +94,6 @@ function readSource({ from, files }: CreateRequest): NewModel['source'] {
   )
 }
 
-/** Merges the defaults of a source model with those of the new model. Returns undefined if there are none. */
 export function mergedDefaults(source: ModelDefaults | undefined, own: ModelDefaults): ModelDefaults | undefined {
   const named = new Set(Object.keys(own.options ?? {}).map(optionName))
   const kept = Object.entries(source?.options ?? {}).filter(([name]) => !named.has(optionName(name)))
@@ -201,7 +198,6 @@ function modelfileError(line: number, what: string): CorralError {
   return refuse('modelfile', `The Modelfile cannot be read: line ${line}: ${what}.`)
 }
 
-/** Formats a model's settings as a Modelfile. @param name a model created FROM it inherits everything else */
 export function modelfileText({ defaults, metadata }: Model, name: string): string {
   const { options = {}, system, messages = [], license } = defaults ?? {}
   const lines = ['# Modelfile written by corral', `FROM ${name}`]
@@ -227,7 +223,6 @@ export interface UploadedFile {
   path: string
 }
 
-/** Determines the format and the roles of uploaded files. @throws CorralError `invalid_request` */
 export async function detectFiles(
   files: UploadedFile[]
 ): Promise<{ format: 'gguf' | 'safetensors'; files: AdoptedFile[] }> {

@@ -36,7 +36,6 @@ const OWN = [
 
 const LOGPROBS = 'message.output_text.logprobs'
 
-/** Features of OpenAI's service that corral does not have. */
 const REFUSED: Record<string, string> = {
   background: 'Responses cannot run in the background here. Remove "background" and use "stream".',
   conversation: 'Conversations are not stored here. Use "previous_response_id", or send the earlier items as "input".',
@@ -119,7 +118,6 @@ const REQUIRED = {
   item_reference: Loose({ id: Text })
 }
 
-/** Generates an id in OpenAI's format, such as `msg_` with 48 hex digits. */
 export function newId(prefix: string): string {
   return `${prefix}_${randomBytes(24).toString('hex')}`
 }

@@ -26,7 +26,6 @@ export type ResponseObject = Record<string, unknown> & { id: string; output: rea
 
 export interface ResponseHead {
   id: string
-  /** Seconds since the epoch. */
   createdAt: number
   request: ResponseRequest
   engine: EngineRequest
@@ -34,7 +33,6 @@ export interface ResponseHead {
   truncation: 'auto' | 'disabled'
 }
 
-/** A response is incomplete only if it reached its token limit. */
 type Ending = 'completed' | 'incomplete'
 
 /**
@@ -62,7 +60,6 @@ export class ResponseWriter {
     this.#sequence = earlier.#sequence
   }
 
-  /** Returns events that show that the response is being worked on. */
   beat(): ResponseEvent[] {
     if (this.#began) this.#event('response.in_progress', { response: this.#response('in_progress', {}) })
     else this.#begin()
@@ -89,7 +86,6 @@ export class ResponseWriter {
     this.#usage = usage
   }
 
-  /** Returns the complete response and the events that end it. */
   complete(): { events: ResponseEvent[]; response: ResponseObject } {
     // Clients read the text of a message even if it is empty.
     if (this.#output.length === 0) this.#openMessage()

@@ -11,7 +11,6 @@ import type { ResponseRequest } from './schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** A tool that a request offers, and its function for the engine. */
 export interface OfferedTool {
   /** `function`, `custom`, or the type of a tool in `CLIENT_TOOLS`. */
   type: string
@@ -28,7 +27,6 @@ export interface RequestedTools {
   ignored: string[]
 }
 
-/** A tool and its place in the request. */
 export interface PlacedTool {
   tool: unknown
   at: Path
@@ -50,7 +48,6 @@ export function invalid(path: Path, allowed: string): CorralError {
   return new CorralError('invalid_request', `"${param}" must be ${allowed}.`, { param })
 }
 
-/** Returns the engine's name of a function. Engines have no namespaces. */
 export function engineName(name: unknown, namespace?: unknown): string {
   return namespace ? `${namespace}__${name}` : String(name)
 }
@@ -134,7 +131,6 @@ const AllowedTools = Loose({
 })
 const HOSTED = /^(web_search|file_search|image_generation|code_interpreter|mcp|programmatic_tool_calling|tool_search)/
 
-/** Returns the engine's fields for the tools. @throws CorralError `invalid_request` or `unsupported_capability` */
 export function engineTools(tools: RequestedTools, choice: ResponseRequest['tool_choice']): Fields {
   const functions = tools.offered.map(tool => ({ type: 'function' as const, function: tool.function }))
   return toolFields(functions, readChoice(choice, tools), tools.ignored)
