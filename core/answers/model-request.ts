@@ -1,21 +1,15 @@
 import type { CoreConfig } from '../config/core-schema.ts'
-import { type EffectiveSettings, settingsFor } from '../config/model-settings.ts'
+import { settingsFor } from '../config/model-settings.ts'
 import type { Caller } from '../contracts/callers.ts'
 import type { EngineMode } from '../contracts/engines.ts'
 import type { Catalog, Model, ModelDefaults } from '../contracts/models.ts'
 import { catalogFor } from '../models/allowed-models.ts'
 import { parseRequestedName } from '../models/model-name.ts'
-import {
-  isOwnOption,
-  type OverflowPolicy,
-  type ParsedOptions,
-  parseKeepAlive,
-  parseRequestOptions
-} from '../models/options.ts'
+import { isOwnOption, type ParsedOptions, parseKeepAlive, parseRequestOptions } from '../models/options.ts'
 import type { PluginContext } from '../plugins/plugin.ts'
 import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
-import type { AnswerDependencies, ModelLease } from './question.ts'
+import type { AnswerDependencies } from './question.ts'
 
 export interface ApiDependencies extends AnswerDependencies {
   catalog: Catalog
@@ -42,24 +36,14 @@ export function apiDependencies(
   }
 }
 
-export interface ModelRequest {
-  /** The model's name as the client wrote it. */
-  requested: string
-  variant: Model
-  settings: EffectiveSettings
-  options: ParsedOptions
-  /** The request's options merged over `settings`, under the engine's names. */
-  sampling: Record<string, unknown>
-  overflow: OverflowPolicy
-  lease: ModelLease
-}
+export type ModelRequest = ReturnType<typeof readModelRequest>
 
 /** Reads `model`, options and `keep_alive`. @throws CorralError `model_not_found`, `forbidden_model`, … */
 export function readModelRequest(
   { catalog, config }: Pick<ApiDependencies, 'catalog' | 'config'>,
   body: Record<string, unknown>,
   caller: Pick<Caller, 'models'>
-): ModelRequest {
+) {
   const requested = body.model ?? body.name ?? (config.default_model || undefined)
   const model = parseRequestedName(requested)
   const options = parseRequestOptions(body)
@@ -67,11 +51,12 @@ export function readModelRequest(
   const variant = catalogFor(catalog, caller).get(model)
   const settings = settingsFor(config, variant)
   return {
+    /** As the client wrote it. */
     requested: requested as string,
     variant,
     settings,
     options,
-    sampling: merged(settings.sampling, options.sampling),
+    sampling: merged<Record<string, unknown>, Record<string, unknown>>(settings.sampling, options.sampling),
     overflow: options.overflow ?? settings.overflow,
     lease: { model, options: options.load, keepAlive }
   }

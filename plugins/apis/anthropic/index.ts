@@ -57,9 +57,7 @@ export default definePlugin({
   }
 })
 
-interface AnthropicDependencies extends ApiDependencies {
-  steps: ClearedSteps
-}
+type AnthropicDependencies = ApiDependencies & { steps: ClearedSteps }
 
 const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
 const anthropicRouter = routerWith(schemas.anthropicErrors)

@@ -71,20 +71,12 @@ function messageThinking({ thinking, output_config }: CountRequest, defaults: Fi
 
 const MODES = { auto: undefined, none: 'none', any: 'required', tool: 'required' } as const
 
-interface RequestedTools {
-  tools: Fields
-  called: Map<string, ClientFunction['called']>
-  ignored: string[]
-  /** Blocks that change the request's tools as its messages do. */
-  toolChanges: Fields[]
-}
-
 /**
  * Converts tools that clients run to functions. Tools that Anthropic's servers run are left out, because many programs
  * offer them in every request.
  * @throws CorralError `unsupported_capability` if a call is demanded and only such tools are left
  */
-function requestedTools(request: CountRequest): RequestedTools {
+function requestedTools(request: CountRequest) {
   const { tools, messages, tool_choice: choice, mcp_servers: servers, container } = request
   const functions: ClientFunction[] = []
   const ignored = new Set<string>()
@@ -111,7 +103,10 @@ function requestedTools(request: CountRequest): RequestedTools {
     }
   )
   return {
-    tools: { ...fields, ...(fields.tools && choice?.disable_parallel_tool_use ? { parallel_tool_calls: false } : {}) },
+    tools: {
+      ...fields,
+      ...(fields.tools && choice?.disable_parallel_tool_use ? { parallel_tool_calls: false } : {})
+    } as Fields,
     called: new Map(functions.map(each => [each.function.name, each.called])),
     ignored: [...ignored],
     toolChanges

@@ -76,7 +76,7 @@ export default definePlugin({
       routes: async app => {
         server = app
         const stall = () => parseDuration(config.limits.upload_stall)!
-        await app.register(api => batchRoutes(api, { files, batches, stall }), { prefix: '/v1' })
+        await app.register(api => batchRoutes(api, files, batches, stall), { prefix: '/v1' })
       },
       start() {
         batches.start(server!)

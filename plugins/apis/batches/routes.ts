@@ -77,20 +77,11 @@ const Page = {
 const fileId = Type.Object({ id: Type.String({ description: 'Id of the file' }) })
 const batchId = Type.Object({ id: Type.String({ description: 'Id of the batch' }) })
 
-export interface BatchRouteDependencies {
-  files: UserFiles
-  batches: Batches
-  /** Stall timeout in milliseconds, see `paced`. */
-  stall(): number
-}
-
-export async function batchRoutes(
-  app: FastifyInstance,
-  { files, batches, stall }: BatchRouteDependencies
-): Promise<void> {
+/** @param stall returns the stall timeout in milliseconds, see `paced` */
+export async function batchRoutes(app: FastifyInstance, files: UserFiles, batches: Batches, stall: () => number) {
   const route = openaiRouter(app, TAG)
   sendErrors(app, openaiErrorBody)
-  await app.register(async scope => uploadRoute(scope, { files, stall }))
+  await app.register(async scope => uploadRoute(scope, files, stall))
 
   route('GET /files', 'listUserFiles', 'List your files', {
     querystring: Type.Object({
@@ -192,7 +183,7 @@ export async function batchRoutes(
 }
 
 /** The upload route is in a scope of its own because it reads the body as it arrives. */
-function uploadRoute(app: FastifyInstance, { files, stall }: Omit<BatchRouteDependencies, 'batches'>): void {
+function uploadRoute(app: FastifyInstance, files: UserFiles, stall: () => number): void {
   const route = openaiRouter(app, TAG)
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', (_request, _payload, done) => done(null))

@@ -1,9 +1,9 @@
 import type { Static } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import type { Downloads, PullRecord } from '../../../core/contracts/downloads.ts'
-import type { Scheduler } from '../../../core/contracts/leases.ts'
-import type { Catalog, Model } from '../../../core/contracts/models.ts'
-import type { StateFeed, StateTopic } from '../../../core/contracts/state-events.ts'
+import type { PullRecord } from '../../../core/contracts/downloads.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import type { Services } from '../../../core/contracts/services.ts'
+import type { StateTopic } from '../../../core/contracts/state-events.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { hasRole } from '../../../core/http/roles.ts'
 import { isAllowed, listedModels } from '../../../core/models/allowed-models.ts'
@@ -38,12 +38,7 @@ interface Snapshot {
   pulls: Map<string, Omit<FeedEvent, 'model'> & { mark: string; names: readonly string[]; model: string }>
 }
 
-interface Dependencies {
-  catalog: Catalog
-  scheduler: Scheduler
-  downloads: Pick<Downloads, 'list'>
-  stateFeed: StateFeed
-}
+type Dependencies = Pick<Services, 'catalog' | 'scheduler' | 'downloads' | 'stateFeed'>
 
 /** Publishes changes of models to all listeners, who share one snapshot of the server's state. */
 export class ModelFeed {

@@ -4,12 +4,11 @@ import { type Static, Type } from 'typebox'
 import { type ApiDependencies, apiDependencies } from '../../../core/answers/model-request.ts'
 import { modelLimits } from '../../../core/answers/request-limits.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
-import type { Runtimes } from '../../../core/contracts/builds.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Delta } from '../../../core/contracts/engines.ts'
 import type { HookedRequest } from '../../../core/contracts/hooks.ts'
-import type { Scheduler } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
+import type { Services } from '../../../core/contracts/services.ts'
 import { useErrorFormat } from '../../../core/http/application.ts'
 import { Loose, Titled } from '../../../core/http/request-fields.ts'
 import { reroute } from '../../../core/http/reroute.ts'
@@ -38,7 +37,7 @@ export default definePlugin({
     return {
       hooks: async app => {
         app.addHook('preValidation', async ({ raw, body }) => {
-          if (!facts.isMarked(raw) || !isObject(body)) return
+          if (!facts.marked.has(raw) || !isObject(body)) return
           readTtl(body)
           // llama-server reports which stop text ended an answer only in its own format.
           if (!raw.url?.startsWith('/v1/embeddings')) body.verbose = true
@@ -46,7 +45,7 @@ export default definePlugin({
       },
       on: { event: (delta, request) => facts.note(delta, request), eventsOf: request => facts.wantedFor(request) },
       routes: async app => {
-        const mark = (request: IncomingMessage) => facts.mark(request)
+        const mark = (request: IncomingMessage) => void facts.marked.add(request)
         await app.register(async mount => lmStudioRoutes(mount, deps, mark), { prefix: '/api/v0' })
         await app.register(
           async mount => {
@@ -196,25 +195,18 @@ function modelRecords({ scheduler, config }: LmStudioDependencies, caller: Calle
  * event with content, or in the event with the usage.
  */
 class AnswerStats {
-  readonly #deps: { scheduler: Pick<Scheduler, 'running'>; runtimes: Pick<Runtimes, 'current'> }
-  readonly #marked = new WeakSet<IncomingMessage>()
+  readonly #deps: Pick<Services, 'scheduler' | 'runtimes'>
+  /** The requests that are passed to /v1. */
+  readonly marked = new WeakSet<IncomingMessage>()
   /** When the first token of an answer arrived (`performance.now()`). */
   readonly #firstTokens = new WeakMap<HookedRequest, number>()
 
-  constructor(deps: { scheduler: Pick<Scheduler, 'running'>; runtimes: Pick<Runtimes, 'current'> }) {
+  constructor(deps: Pick<Services, 'scheduler' | 'runtimes'>) {
     this.#deps = deps
   }
 
-  mark(request: IncomingMessage): void {
-    this.#marked.add(request)
-  }
-
-  isMarked(request: IncomingMessage): boolean {
-    return this.#marked.has(request)
-  }
-
   wantedFor({ reply }: HookedRequest): boolean {
-    return reply !== undefined && this.isMarked(reply.request.raw)
+    return reply !== undefined && this.marked.has(reply.request.raw)
   }
 
   note(delta: Delta, request: HookedRequest): void {

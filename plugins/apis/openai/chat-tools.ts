@@ -8,21 +8,12 @@ type Fields = Record<string, unknown>
 type Asked = Pick<ChatRequest, 'tools' | 'tool_choice' | 'functions' | 'function_call'> & Fields
 type Names = NonNullable<ToolChoice['names']>
 
-export interface ChatTools {
-  fields: Fields
-  /** Whether the request uses the older functions. */
-  isLegacy: boolean
-  /** The names of freeform tools by the names of their functions. */
-  freeform: ReadonlyMap<string, string>
-  ignored: string[]
-}
-
 /**
  * Reads the tools of a chat. Freeform tools become functions. Tools of other types are run by services, so they are left
  * out.
  * @throws CorralError `invalid_request` or `unsupported_capability` with the field as `param`
  */
-export function chatTools(chat: Asked): ChatTools {
+export function chatTools(chat: Asked) {
   const { tools, tool_choice, functions, function_call, web_search_options: search } = chat
   const isLegacy = Boolean(functions?.length) && !tools?.length
   const given = isLegacy ? functions!.map(called => ({ type: 'function', function: called })) : (tools ?? [])
@@ -67,7 +58,7 @@ export function withoutNulls(fields: Fields): Fields {
 
 function chatChoice(
   choice: ChatRequest['tool_choice'],
-  freeform: ChatTools['freeform'],
+  freeform: ReadonlyMap<string, string>,
   ignored: readonly string[],
   isOffered: boolean
 ): ToolChoice {

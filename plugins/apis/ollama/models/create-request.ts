@@ -52,16 +52,12 @@ const MAX_MODELFILE_CHARACTERS = 5 * MAX_DEFAULT_CHARACTERS
 /** Maximum number of files of a model. Large models have a few hundred. */
 const MAX_FILES = 2000
 
-export interface NewModel {
-  source: { from: string } | { files: { name: string; sha256: string }[] }
-  defaults: ModelDefaults
-  quantize: string | undefined
-}
+export type NewModel = ReturnType<typeof readCreateRequest>
 
 const refuse = (param: string, message: string, code: ErrorCode = 'invalid_request') =>
   new CorralError(code, message, { param })
 
-export function readCreateRequest(request: CreateRequest): NewModel {
+export function readCreateRequest(request: CreateRequest) {
   const { modelfile } = request
   if (modelfile) requireLength('modelfile', modelfile.length, MAX_MODELFILE_CHARACTERS)
   const text = modelfile ? parseModelfile(modelfile) : {}
@@ -78,7 +74,7 @@ export function readCreateRequest(request: CreateRequest): NewModel {
   return { source: readSource(body), defaults: readDefaults(body), quantize }
 }
 
-function readSource({ from, files }: CreateRequest): NewModel['source'] {
+function readSource({ from, files }: CreateRequest): { from: string } | { files: { name: string; sha256: string }[] } {
   if (from && files) throw refuse('files', 'A model is created from "from" or from "files". Send only one of them.')
   if (from) return { from }
   if (files) {

@@ -4,7 +4,7 @@ import { callArguments } from '../../../../core/answers/call-arguments.ts'
 import { passedFields } from '../../../../core/answers/model-request.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { Given, ListOf, Loose } from '../../../../core/http/request-fields.ts'
-import type { OverflowPolicy, ParsedOptions } from '../../../../core/models/options.ts'
+import type { ParsedOptions } from '../../../../core/models/options.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { faultPlace } from '../../../../core/system/schema-check.ts'
 import { stopField } from '../generation.ts'
@@ -12,18 +12,11 @@ import { logprobFields } from '../openai-answer.ts'
 import { checkAgainst, type Path } from '../request-validation.ts'
 import { callOf, isKnownItem, isOpenAiType, resultOf } from './call-items.ts'
 import type { InputPart, Item, Message, Reasoning, ResponseRequest } from './schemas.ts'
-import { engineTools, invalid, type PlacedTool, type RequestedTools, readTools } from './tools.ts'
+import { engineTools, invalid, type PlacedTool, readTools } from './tools.ts'
 
 type Fields = Record<string, unknown>
 
-export interface EngineRequest {
-  /** Under the engine's names. They take precedence over the settings of the model and the server. */
-  fields: Fields
-  overflow: OverflowPolicy | undefined
-  tools: RequestedTools
-  /** Number of alternatives per token. Undefined if no log probabilities are requested. */
-  logprobs: number | undefined
-}
+export type EngineRequest = ReturnType<typeof engineRequest>
 
 /** Fields that are not passed to the engine, or have another meaning there. */
 const OWN = [
@@ -47,11 +40,7 @@ const REFUSED: Record<string, string> = {
  * @param added tools that items of the input add
  * @throws CorralError `unsupported_capability` or `invalid_request` with the field as `param`
  */
-export function engineRequest(
-  request: ResponseRequest,
-  options: ParsedOptions,
-  added: readonly PlacedTool[] = []
-): EngineRequest {
+export function engineRequest(request: ResponseRequest, options: ParsedOptions, added: readonly PlacedTool[] = []) {
   for (const [field, sentence] of Object.entries(REFUSED)) {
     const value = (request as Fields)[field]
     if (value === undefined || value === null || value === false) continue
@@ -72,7 +61,7 @@ export function engineRequest(
       ...responseFormat(request.text?.format as Fields | null | undefined),
       ...(reasoning?.effort && { reasoning_effort: reasoning.effort }),
       ...(logprobs !== undefined && logprobFields(logprobs))
-    },
+    } as Fields,
     overflow: overflow ?? options.overflow,
     tools,
     logprobs

@@ -8,14 +8,7 @@ import { CorralError } from '../../../../core/errors.ts'
 import { openaiRouter } from '../../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/response-schemas.ts'
 import { addedTools } from './call-items.ts'
-import {
-  type Compaction,
-  compact,
-  compactedWindow,
-  requestedCompaction,
-  sinceCompaction,
-  withTrigger
-} from './compaction.ts'
+import { compact, compactedWindow, requestedCompaction, sinceCompaction, withTrigger } from './compaction.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
 import {
   isFinal,
@@ -101,18 +94,11 @@ export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies)
   })
 }
 
-interface ResponseDependencies extends ApiDependencies {
-  stored: StoredResponses
-}
+type ResponseDependencies = ApiDependencies & { stored: StoredResponses }
 
 type ResponseCall = FastifyRequest<{ Body: schemas.ResponseRequest }>
 
-interface Plan {
-  head: ResponseHead
-  placed: PlacedItem[]
-  compaction: Compaction | undefined
-  question: Question & { body: Record<string, unknown> }
-}
+type Plan = ReturnType<typeof parseRequest>
 
 function frames(events: readonly ResponseEvent[]): string {
   return events.map(event => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join('')
@@ -139,7 +125,7 @@ function parseRequest(
   deps: ResponseDependencies,
   { body: request, caller }: Pick<ResponseCall, 'body' | 'caller'>,
   reply: FastifyReply
-): Plan {
+) {
   const { variant, settings, options, lease } = readModelRequest(deps, request, caller)
   const placed = conversation(deps.stored, caller.owner, request)
   const added = placed.flatMap(({ item, place }) => addedTools(item, [place ?? 'previous_response_id']))
@@ -164,7 +150,7 @@ function parseRequest(
       engine,
       sampling,
       truncation: overflow === 'drop_oldest' ? 'auto' : 'disabled'
-    },
+    } satisfies ResponseHead,
     placed,
     compaction,
     question: {
@@ -175,7 +161,7 @@ function parseRequest(
       overflow,
       // Reasoning tokens are determined from the counts of each piece.
       countEach: variant.metadata.capabilities.includes('thinking')
-    }
+    } satisfies Question
   }
 }
 
