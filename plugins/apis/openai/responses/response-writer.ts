@@ -281,10 +281,7 @@ interface CallWriter {
 }
 
 /** @param given the engine's id of the call */
-function openCall(
-  { type, name, namespace }: Omit<OfferedTool, 'function'>,
-  given: string | undefined
-): CallWriter {
+function openCall({ type, name, namespace }: Omit<OfferedTool, 'function'>, given: string | undefined): CallWriter {
   const common = { status: 'in_progress', call_id: callId(given) } as const
   const named = { ...common, name, ...(namespace && { namespace }) }
   if (type === 'function') return functionCall({ type: 'function_call', id: newId('fc'), ...named, arguments: '' })
