@@ -358,7 +358,11 @@ class ResumableStream implements ReplyStream {
       // Nobody can resume a stream whose id was never sent.
       if (!this.committed) this.#cancel(new ClientDisconnected())
       else this.#expire()
-      this.#boundDetached()
+      // Prevents one client from occupying all slots with answers that nobody reads.
+      const detached = [...this.#streams.values()].filter(
+        stream => stream.turn === this.turn && !stream.hasReader && !stream.ended
+      )
+      for (const stream of detached.slice(0, Math.max(0, detached.length - MAX_DETACHED))) stream.forget()
     }
     if (raw.destroyed) {
       leave()
@@ -370,14 +374,6 @@ class ResumableStream implements ReplyStream {
       else raw.writeProcessing()
     })
     this.#goOn()
-  }
-
-  /** Prevents one client from occupying all slots with answers that nobody reads. */
-  #boundDetached(): void {
-    const detached = [...this.#streams.values()].filter(
-      stream => stream.turn === this.turn && !stream.hasReader && !stream.ended
-    )
-    for (const stream of detached.slice(0, Math.max(0, detached.length - MAX_DETACHED))) stream.forget()
   }
 
   #detach(): void {

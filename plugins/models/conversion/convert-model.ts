@@ -39,7 +39,10 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
     await mkdir(result, { recursive: true })
     const input = await linkInput(variant, work)
     const { name } = variant.model
-    const hasMedia = await hasProjector(input)
+    // If config.json is unusable, the converter's own message is better.
+    const text = await readFile(join(input, 'config.json'), 'utf8').catch(() => '')
+    const { value } = await parseUntrustedJson(text, { python: true })
+    const hasMedia = isObject(value) && (isObject(value.vision_config) || isObject(value.audio_config))
     const steps = 1 + (hasMedia ? 1 : 0) + (plan.quantize ? 1 : 0)
     let step = 0
     const beginStep = (phase: Progress['phase'], total = 1) => {
@@ -120,13 +123,6 @@ async function linkFile(source: string, target: string): Promise<void> {
     if (!isSystemError(error, 'EPERM', 'ENOSYS')) throw error
     await link(source, target)
   })
-}
-
-async function hasProjector(input: string): Promise<boolean> {
-  // If config.json is unusable, the converter's own message is better.
-  const text = await readFile(join(input, 'config.json'), 'utf8').catch(() => '')
-  const { value } = await parseUntrustedJson(text, { python: true })
-  return isObject(value) && (isObject(value.vision_config) || isObject(value.audio_config))
 }
 
 async function runConverter(

@@ -93,7 +93,42 @@ export async function preparePython(options: EnvironmentOptions, waiting: Waitin
   const name = await environmentName(options.locks ?? LOCK_FOLDER)
   const environment = join(options.directory, name)
   if (!isComplete(environment)) {
-    await makeEnvironment(environment, options, waiting)
+    const { settings, env, log, locks = LOCK_FOLDER } = options
+    await makePythonEnvironment(
+      {
+        use: USE,
+        environment,
+        packageIndex: settings.package_index,
+        env,
+        log,
+        async packages(minor) {
+          const { torch_index: torchIndex } = settings
+          const isListed = await hasCpuTorch(locks, minor)
+          const hasTorch = isListed && torchIndex !== '' && (await indexHas(torchIndex, 'torch', waiting.signal))
+          const cuda = !hasTorch && process.platform === 'linux'
+          if (cuda) {
+            const why = isListed
+              ? `${torchIndex || 'An index with CPU builds of torch'} cannot be reached`
+              : `No CPU build of torch is listed for Python 3.${minor}`
+            log.warn(
+              `${why}: torch comes from the package index, with about 3 GB of CUDA libraries that conversions do not need`
+            )
+          }
+          const { text, madeFor } = await readLock(locks, hasTorch)
+          const others = (await readRequirements(options.converter)).filter(line => !madeFor.includes(line))
+          if (others.length > 0) {
+            log.warn(
+              `This llama.cpp's converter asks for ${others.join(', ')}. corral installs its locked versions ` +
+                'instead. If conversions fail, set conversion.python to a Python with other packages.'
+            )
+          }
+          return { text, size: cuda ? SIZE.cuda : SIZE.cpu, moreIndexes: hasTorch ? [torchIndex] : [] }
+        },
+        prove: (executable, signal) => checkPython(executable, options, signal),
+        faultOf: error => classifyFailure(error).sentence
+      },
+      waiting
+    )
     await removeOtherEnvironments(environment, options.log)
   }
   return { executable: executableIn(environment), environment }
@@ -137,45 +172,6 @@ async function namedPython(named: string, options: EnvironmentOptions, { signal 
       { cause: error }
     )
   }
-}
-
-async function makeEnvironment(environment: string, options: EnvironmentOptions, waiting: Waiting): Promise<void> {
-  const { settings, env, log, locks = LOCK_FOLDER } = options
-  await makePythonEnvironment(
-    {
-      use: USE,
-      environment,
-      packageIndex: settings.package_index,
-      env,
-      log,
-      async packages(minor) {
-        const { torch_index: torchIndex } = settings
-        const isListed = await hasCpuTorch(locks, minor)
-        const hasTorch = isListed && torchIndex !== '' && (await indexHas(torchIndex, 'torch', waiting.signal))
-        const cuda = !hasTorch && process.platform === 'linux'
-        if (cuda) {
-          const why = isListed
-            ? `${torchIndex || 'An index with CPU builds of torch'} cannot be reached`
-            : `No CPU build of torch is listed for Python 3.${minor}`
-          log.warn(
-            `${why}: torch comes from the package index, with about 3 GB of CUDA libraries that conversions do not need`
-          )
-        }
-        const { text, madeFor } = await readLock(locks, hasTorch)
-        const others = (await readRequirements(options.converter)).filter(line => !madeFor.includes(line))
-        if (others.length > 0) {
-          log.warn(
-            `This llama.cpp's converter asks for ${others.join(', ')}. corral installs its locked versions ` +
-              'instead. If conversions fail, set conversion.python to a Python with other packages.'
-          )
-        }
-        return { text, size: cuda ? SIZE.cuda : SIZE.cpu, moreIndexes: hasTorch ? [torchIndex] : [] }
-      },
-      prove: (executable, signal) => checkPython(executable, options, signal),
-      faultOf: error => classifyFailure(error).sentence
-    },
-    waiting
-  )
 }
 
 const INDEX_TIMEOUT_MS = 5000

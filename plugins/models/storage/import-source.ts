@@ -150,7 +150,14 @@ export async function inspectFiles(
   { format, label, files }: Pick<AdoptRequest, 'format' | 'label' | 'files'>,
   access: ImportAccess = EVERYWHERE
 ): Promise<ModelSource> {
-  checkPaths(files)
+  const seen = new Set<string>()
+  for (const { path, role } of files) {
+    if (!STORED_PATH.test(path) || path.length > 255 || (role !== 'other' && !ENGINE_PATH.test(path))) {
+      throw refuse(`${JSON.stringify(path)} cannot be a file's name in the store.`)
+    }
+    if (seen.has(path.toLowerCase())) throw refuse(`Two of the files would have the name ${path} in the store.`)
+    seen.add(path.toLowerCase())
+  }
   const weights = files.filter(file => file.role === 'model')
   if (weights.length === 0) throw refuse('There is no model among these files. Name its weights too.')
   if (format === 'gguf') checkShardNames(weights.map(file => file.path))
@@ -166,17 +173,6 @@ export async function inspectFiles(
     return { format, label: label ?? metadata.quantization ?? 'GGUF', files: found, metadata }
   } catch (error) {
     throw explainReadError(weights[0]!.source, error)
-  }
-}
-
-function checkPaths(files: AdoptRequest['files']): void {
-  const seen = new Set<string>()
-  for (const { path, role } of files) {
-    if (!STORED_PATH.test(path) || path.length > 255 || (role !== 'other' && !ENGINE_PATH.test(path))) {
-      throw refuse(`${JSON.stringify(path)} cannot be a file's name in the store.`)
-    }
-    if (seen.has(path.toLowerCase())) throw refuse(`Two of the files would have the name ${path} in the store.`)
-    seen.add(path.toLowerCase())
   }
 }
 

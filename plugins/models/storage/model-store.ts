@@ -212,7 +212,10 @@ export class ModelStore implements Storage {
     const toDelete = name.variant === undefined ? variants : [this.get(name)]
     this.#index.setHidden(key, toDelete, true)
     return this.#changes.run(key, async () => {
-      await this.#notifyListeners(toDelete)
+      for (const result of await Promise.allSettled(this.#listeners.map(listener => listener(toDelete)))) {
+        if (result.status === 'fulfilled') continue
+        this.#log.error(result.reason, 'A plugin failed to release a model that is being removed')
+      }
       const directory = this.#index.directory(key)!
       const rest = withoutRevisions(this.#index.manifest(key)!, new Set(toDelete.map(variant => variant.revision)))
       try {
@@ -290,12 +293,5 @@ export class ModelStore implements Storage {
       await this.#folders.retire(key, join(directory, replaced.revision))
     }
     return stored
-  }
-
-  async #notifyListeners(variants: StoredVariant[]): Promise<void> {
-    for (const result of await Promise.allSettled(this.#listeners.map(listener => listener(variants)))) {
-      if (result.status === 'fulfilled') continue
-      this.#log.error(result.reason, 'A plugin failed to release a model that is being removed')
-    }
   }
 }

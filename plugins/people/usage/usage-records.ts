@@ -237,20 +237,15 @@ export class UsageRecords {
   async #append(day: DayRecords, batch: readonly UsageRow[]): Promise<void> {
     // Starts with a line break, to end a truncated line.
     const text = `\n${JSON.stringify(batch.map(shortRow))}`
-    const file = await this.#fileOf(day)
-    await file.appendFile(text)
-    day.appended += Buffer.byteLength(text)
-  }
-
-  /** Returns the file of a day, which stays open: opening it would take most of the time of a batch. */
-  async #fileOf(day: DayRecords): Promise<FileHandle> {
-    // The file has no links left if it was deleted or replaced.
+    // The file stays open: opening it would take most of the time of a batch. It has no links left if it was deleted or
+    // replaced.
     if (day.file && (await day.file.stat()).nlink === 0) await closeFile(day)
     if (!day.file) {
       await mkdir(this.#folder, { recursive: true, mode: 0o700 })
       day.file = await open(this.#path(day.date), 'a', MODE.mode)
     }
-    return day.file
+    await day.file.appendFile(text)
+    day.appended += Buffer.byteLength(text)
   }
 
   async #writeWhole(day: DayRecords): Promise<void> {

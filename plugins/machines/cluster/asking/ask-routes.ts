@@ -89,7 +89,33 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
         }
         const running = body.control && answers.begin(body.control, request.caller.owner, variant, true)
         try {
-          await answer(deps, request, reply, { operation: call, body: fields, lease, variant, ...running }, body)
+          const used: (TokenUsage | undefined)[] = []
+          const trailers = parseTrailers(reply)
+          const { failure } = trailers
+          const question: Question = {
+            ...{ operation: call, body: fields, lease, variant, ...running },
+            overflow: 'error',
+            whole: body.whole ?? false,
+            countEach: body.count_each ?? false,
+            stopText: body.stop_text ?? false,
+            native: body.native ?? false,
+            used(usage, choice) {
+              used[choice] = usage
+              trailers.used(used)
+            }
+          }
+          const channel = body.bytes
+            ? { ...MEMBER_LINES, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
+            : { ...MEMBER_LINES, failure }
+          await streamedAnswer(deps, request, reply, question, channel, () => {
+            if (body.bytes) {
+              throw new CorralError(
+                'not_implemented',
+                'This model is not answered in bytes here. Ask for deltas instead.'
+              )
+            }
+            return { add: deltas => `${JSON.stringify(deltas)}\n`, end: () => '' }
+          })
         } finally {
           if (running) running.end()
         }
@@ -156,39 +182,6 @@ function actFor(request: FastifyRequest, { owner, turn, idle }: AskBody): void {
   }
   // The gateway has many clients. Here too, each of them is limited to its share.
   request.server.bodyMemory.takeAgain(request)
-}
-
-async function answer(
-  deps: AnswerDependencies,
-  request: FastifyRequest,
-  reply: FastifyReply,
-  asked: Pick<Question, 'operation' | 'body' | 'lease' | 'variant' | 'controlled'>,
-  body: AskBody
-): Promise<void> {
-  const used: (TokenUsage | undefined)[] = []
-  const trailers = parseTrailers(reply)
-  const { failure } = trailers
-  const question: Question = {
-    ...asked,
-    overflow: 'error',
-    whole: body.whole ?? false,
-    countEach: body.count_each ?? false,
-    stopText: body.stop_text ?? false,
-    native: body.native ?? false,
-    used(usage, choice) {
-      used[choice] = usage
-      trailers.used(used)
-    }
-  }
-  const channel = body.bytes
-    ? { ...MEMBER_LINES, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
-    : { ...MEMBER_LINES, failure }
-  await streamedAnswer(deps, request, reply, question, channel, () => {
-    if (body.bytes) {
-      throw new CorralError('not_implemented', 'This model is not answered in bytes here. Ask for deltas instead.')
-    }
-    return { add: deltas => `${JSON.stringify(deltas)}\n`, end: () => '' }
-  })
 }
 
 async function callOnce(lease: Lease, call: OnceCall, fields: EngineFields, tally: TokenTally): Promise<unknown> {

@@ -209,7 +209,13 @@ export class ClusterNodes {
       this.#names.set(model.key, isFirst ? `${model.owner}/${model.name}` : getName(model))
       const known = this.#known.get(model.key)
       if (known && known.model === model && known.isDefault === isFirst) return known.brought
-      const brought = toBroughtModel(model)
+      const { metadata, size, digest, modifiedAt, defaults } = model
+      const { contextLength, capabilities } = metadata
+      const brought = {
+        ...{ name: getName(model), capabilities, metadata, size, digest, modifiedAt },
+        ...(contextLength !== undefined && { contextLength }),
+        ...(defaults && { defaults })
+      }
       this.#known.set(model.key, { model, isDefault: isFirst, brought })
       return brought
     })
@@ -243,14 +249,4 @@ function mostFrequent<Item>(items: readonly Item[]): Item | undefined {
   for (const item of items) counts.set(item, (counts.get(item) ?? 0) + 1)
   const most = Math.max(...counts.values())
   return [...counts].find(([, count]) => count === most)?.[0]
-}
-
-function toBroughtModel(model: DescribedModel): BroughtModel {
-  const { metadata, size, digest, modifiedAt, defaults } = model
-  const { contextLength, capabilities } = metadata
-  return {
-    ...{ name: getName(model), capabilities, metadata, size, digest, modifiedAt },
-    ...(contextLength !== undefined && { contextLength }),
-    ...(defaults && { defaults })
-  }
 }

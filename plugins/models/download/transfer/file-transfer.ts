@@ -135,7 +135,11 @@ export class FileTransfer {
         this.#presentSize = present.size
         return present
       }
-      await this.#open()
+      const { path, size, sha256, gitSha1, target } = this.file
+      this.#part = await PartFile.open(target, { identity: this.#identity, path, size, sha256, gitSha1 })
+      this.#retries = new Retries(this.#shared.options.firstDelay, size)
+      this.#begin()
+      this.#step()
       const outcome = await this.#outcome
       await this.#stopRequests()
       return await outcome(this.#part!)
@@ -155,14 +159,6 @@ export class FileTransfer {
     // The journal does not wait for the disk, because the system keeps the written data even after a kill.
     void this.#part?.flush().catch(failed)
     await this.#part?.save().catch(failed)
-  }
-
-  async #open(): Promise<void> {
-    const { path, size, sha256, gitSha1, target } = this.file
-    this.#part = await PartFile.open(target, { identity: this.#identity, path, size, sha256, gitSha1 })
-    this.#retries = new Retries(this.#shared.options.firstDelay, size)
-    this.#begin()
-    this.#step()
   }
 
   #begin(): void {
@@ -328,7 +324,22 @@ export class FileTransfer {
     const buffer = this.#shared.buffers.pop() ?? Buffer.allocUnsafeSlow(WRITE_BYTES)
     try {
       for (;;) {
-        const result = await this.#request(fetch, location, buffer)
+        const { map } = this.#part!
+        const { span } = fetch
+        const { connections, options, bandwidth } = this.#shared
+        const result = await fetchBytes(connections, requestTarget(location), {
+          start: map && span ? map.start(span.at) + map.have[span.at]! : 0,
+          end: map && span ? map.end(span.to - 1) : undefined,
+          size: map?.size,
+          onAnswer: (answer, tag, wait) => {
+            if (answer.kind === 'range') this.#line.answered(wait)
+            fetch.answeredAt = performance.now()
+            return this.#onAnswer(fetch, answer, location.reported.identity ?? tag, buffer)
+          },
+          signal: fetch.controller.signal,
+          stallTimeout: options.stallTimeout,
+          pace: bytes => bandwidth.delay(bytes, performance.now())
+        })
         if (result.answer.kind !== 'redirect') {
           this.#onResult(fetch, location, result)
           return
@@ -348,25 +359,6 @@ export class FileTransfer {
       fetch.writer = undefined
       this.#shared.buffers.push(buffer)
     }
-  }
-
-  async #request(fetch: Fetch, location: ActiveLocation, buffer: Buffer): Promise<FetchResult> {
-    const { map } = this.#part!
-    const { span } = fetch
-    const { connections, options, bandwidth } = this.#shared
-    return await fetchBytes(connections, requestTarget(location), {
-      start: map && span ? map.start(span.at) + map.have[span.at]! : 0,
-      end: map && span ? map.end(span.to - 1) : undefined,
-      size: map?.size,
-      onAnswer: (answer, tag, wait) => {
-        if (answer.kind === 'range') this.#line.answered(wait)
-        fetch.answeredAt = performance.now()
-        return this.#onAnswer(fetch, answer, location.reported.identity ?? tag, buffer)
-      },
-      signal: fetch.controller.signal,
-      stallTimeout: options.stallTimeout,
-      pace: bytes => bandwidth.delay(bytes, performance.now())
-    })
   }
 
   #onAnswer(fetch: Fetch, answer: Answer, tag: string | undefined, buffer: Buffer): Sink | undefined {

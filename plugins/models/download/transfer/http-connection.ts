@@ -104,7 +104,18 @@ class Connection {
       if (this.closed) return this.#fail(new ConnectionFailure('cut', 'the connection was closed'))
       signal.addEventListener('abort', abort, { once: true })
       this.#sentAt = this.#lastByte = performance.now()
-      this.#watch(exchange.stallTimeout)
+      const check = () => {
+        const left = exchange.stallTimeout - this.silence
+        if (left > 0) return void this.#timers.splice(0, 1, setTimeout(check, left))
+        // This thread may have been busy, so read what is waiting in the socket before reporting a stall.
+        setImmediate(() =>
+          setImmediate(() => {
+            if (this.silence < exchange.stallTimeout) check()
+            else this.#fail(new ConnectionFailure('stall', `no data for ${exchange.stallTimeout / 1000} s`))
+          })
+        )
+      }
+      this.#timers.unshift(setTimeout(check, exchange.stallTimeout))
       const lines = Object.entries(exchange.headers).map(([name, value]) => `${name}: ${value}\r\n`)
       this.#socket.write(`GET ${exchange.path} HTTP/1.1\r\n${lines.join('')}\r\n`, 'latin1')
     }).finally(() => {
@@ -121,21 +132,6 @@ class Connection {
   /** Milliseconds since the last byte, without our own pauses. */
   get silence(): number {
     return Math.max(0, performance.now() - Math.max(this.#lastByte, this.#pausedUntil))
-  }
-
-  #watch(stallTimeout: number): void {
-    const check = () => {
-      const left = stallTimeout - this.silence
-      if (left > 0) return void this.#timers.splice(0, 1, setTimeout(check, left))
-      // This thread may have been busy, so read what is waiting in the socket before reporting a stall.
-      setImmediate(() =>
-        setImmediate(() => {
-          if (this.silence < stallTimeout) check()
-          else this.#fail(new ConnectionFailure('stall', `no data for ${stallTimeout / 1000} s`))
-        })
-      )
-    }
-    this.#timers.unshift(setTimeout(check, stallTimeout))
   }
 
   #room(): Buffer {
@@ -297,26 +293,22 @@ class ChunkedBody {
       if (newline === -1) break
       const line = this.#line.replace(/\r?\n$/, '')
       this.#line = ''
-      this.#onLine(line)
+      if (this.#state === 'size') {
+        const size = /^([0-9a-f]{1,12})[ \t]*(?:;.*)?$/i.exec(line)
+        if (!size) throw new InvalidResponse('a chunk of the response has no size')
+        this.#left = Number.parseInt(size[1]!, 16)
+        this.#state = this.#left === 0 ? 'trailer' : 'data'
+      } else if (this.#state === 'data-end') {
+        if (line !== '') throw new InvalidResponse('a chunk of the response is longer than its size')
+        this.#state = 'size'
+      } else if (line === '') {
+        this.#state = 'end'
+      } else {
+        this.#trailer += line.length
+        if (this.#trailer > MAX_LINE_BYTES) throw new InvalidResponse('the trailing headers of the response do not end')
+      }
     }
     return at
-  }
-
-  #onLine(line: string): void {
-    if (this.#state === 'size') {
-      const size = /^([0-9a-f]{1,12})[ \t]*(?:;.*)?$/i.exec(line)
-      if (!size) throw new InvalidResponse('a chunk of the response has no size')
-      this.#left = Number.parseInt(size[1]!, 16)
-      this.#state = this.#left === 0 ? 'trailer' : 'data'
-    } else if (this.#state === 'data-end') {
-      if (line !== '') throw new InvalidResponse('a chunk of the response is longer than its size')
-      this.#state = 'size'
-    } else if (line === '') {
-      this.#state = 'end'
-    } else {
-      this.#trailer += line.length
-      if (this.#trailer > MAX_LINE_BYTES) throw new InvalidResponse('the trailing headers of the response do not end')
-    }
   }
 }
 
