@@ -48,7 +48,8 @@ export async function openPrivateSocket(
 
 async function openAt(app: FastifyInstance, place: Place | undefined, ended: AbortSignal) {
   const folder = place && (await privateFolder(place))
-  const path = folder === undefined ? pipeName() : join(folder, NAME)
+  // Others cannot guess the name, and only the first process to create a pipe owns its name.
+  const path = folder === undefined ? `\\\\.\\pipe\\corral-${randomBytes(16).toString('hex')}` : join(folder, NAME)
   if (folder !== undefined) await rm(path, { force: true })
   const listener = await openListener(app, { path }, { ended, prepare: request => void requests.add(request) })
   // Until here, the permissions of the folder protect the socket. The mode of the socket protects it if someone opens
@@ -101,9 +102,4 @@ async function privateFolder({ path, unique }: Place): Promise<string> {
   if (!found.isDirectory() || found.uid !== process.getuid!()) throw new Error(`${path} belongs to another user`)
   if ((found.mode & 0o777) !== 0o700) await chmod(path, 0o700)
   return path
-}
-
-/** Others cannot guess the name, and only the first process to create a pipe owns its name. */
-function pipeName(): string {
-  return `\\\\.\\pipe\\corral-${randomBytes(16).toString('hex')}`
 }
