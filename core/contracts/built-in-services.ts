@@ -43,7 +43,6 @@ export interface Access {
   callerOf(owner: string): Omit<Caller, 'turn' | 'address'> | undefined
 }
 
-/** Usage of models by clients. */
 export interface Usage {
   /** The remaining budgets of a caller over all models. */
   budgetsOf(caller: Caller): Promise<BudgetState[]>

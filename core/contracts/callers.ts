@@ -27,7 +27,6 @@ export interface RequestBounds {
   /** Tokens. 0 means the context length that the model was trained with. */
   num_ctx: number
   num_parallel: number
-  /** Tokens. */
   max_tokens: number
   /** Written like `keep_alive`. */
   keep_alive: string | number

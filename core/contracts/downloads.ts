@@ -33,7 +33,6 @@ export interface SearchRequest {
 export interface PlannedDownload {
   /** Path in the repository. */
   path: string
-  /** Path in the model's storage. */
   storedPath: string
   role: 'model' | 'projector' | 'draft' | 'other'
   /** Bytes; undefined if unknown before the transfer. */

@@ -20,7 +20,6 @@ export type EngineMode = 'chat' | 'embedding' | 'rerank'
 /** A request in OpenAI's format. Engines ignore fields that they do not know. */
 export type EngineFields = Record<string, unknown>
 
-/** A piece of a streamed tool call. */
 export interface ToolCallPiece {
   /** Index of the call within the choice, from 0. */
   index: number
@@ -40,7 +39,6 @@ export interface TokenProbability {
   top_logprobs: { token: string; bytes: number[]; logprob: number }[]
 }
 
-/** Tokens of one choice. */
 export interface TokenUsage {
   /** All tokens of the prompt, including cached ones. */
   promptTokens: number
@@ -76,7 +74,6 @@ export interface Delta {
   native?: EngineFields
 }
 
-/** Controls of an answer in progress. */
 export interface AnswerControls {
   /** Ends its reasoning, so that the answer follows. If that is impossible, `message` says why. */
   endThought(options: { signal: AbortSignal }): Promise<{ success: boolean; message?: string }>
@@ -127,7 +124,6 @@ export interface RankingReply {
 /** Bytes by memory pool: `host`, or a GPU such as `CUDA0`. */
 export type MemoryUse = Record<string, number>
 
-/** The model, mode and settings of an engine to start. */
 export interface EngineSpec {
   /** The model name that the engine reports. */
   alias: string
@@ -201,7 +197,6 @@ export interface Engine {
   /** Tokens of a text, with their pieces if requested. Fields beyond `content` are the engine's own. */
   tokenize?(request: EngineFields, options: { signal: AbortSignal }): Promise<EngineFields>
   detokenize?(tokens: readonly number[], options: { signal: AbortSignal }): Promise<string>
-  /** Counts the tokens of a `chat` request's prompt. */
   countTokens?(request: EngineFields, options: { signal: AbortSignal }): Promise<number>
   /** The prompt that a `chat` request becomes. */
   applyTemplate?(request: EngineFields, options: { signal: AbortSignal }): Promise<string>
@@ -262,7 +257,6 @@ export interface EngineProvider {
   budgets?(held: MemoryUse): Promise<MemoryUse>
   /** Bytes of main memory that it uses but gives up as soon as an engine needs them. */
   reclaimable?(): number
-  /** The conversations that it has stored for each model. */
   storedConversations?(): Promise<StoredConversations[]>
   /** Deletes the stored conversations with a model (`Model.key`), of an owner, or all. @returns how many */
   forgetConversations?(of: { model?: string; owner?: string }): Promise<number>

@@ -72,7 +72,6 @@ export interface CaptureRecord {
   /** The choices of an answer in text. Empty for vectors and scores. */
   answer: CapturedChoice[]
   readonly status: number
-  /** The error's code. */
   readonly code?: string
   readonly tokens: { in: number; cached: number; out: number }
   /** Whether something in it was truncated or left out. */

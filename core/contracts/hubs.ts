@@ -14,7 +14,6 @@ export interface HubFile {
 
 /** A repository at one revision. Plain data: it is stored while its files are downloaded. */
 export interface HubRepository {
-  /** Name of the hub. */
   hub: string
   /** In the hub's own spelling: `owner/name`, or an address for files outside of hubs. */
   id: string

@@ -107,7 +107,6 @@ export interface ModelList<Listed extends Model = Model> {
   list(): Listed[]
   /** The variants of one model, the default one first; empty if there is no such model. */
   variants(name: ModelName): Listed[]
-  /** Finds a model by name. */
   find(name: ModelName): Listed | undefined
   /** As `find`. @throws CorralError `model_not_found`, which lists the variants if only the label is unknown */
   get(name: ModelName): Listed

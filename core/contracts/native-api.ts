@@ -54,6 +54,5 @@ export interface EventStreams {
 export interface NativeApi {
   /** The routes of the native API without a prefix, for mounting under another prefix with other properties. */
   routes(mount: NativeMount): FastifyPluginAsync
-  /** The streams of a mount with this default framing. */
   streams(defaultFraming: Framing): EventStreams
 }

@@ -114,7 +114,6 @@ const mode = Type.Enum(['chat', 'embedding', 'rerank'], { description: 'What its
 const queued = Count('Queued requests')
 const member = Type.Optional(Text('The node of the cluster where it is; absent for this server itself'))
 
-/** The stored conversations with a model. */
 export const PromptCacheProperties = {
   conversations: Count('Stored conversations'),
   tokens: Count('Their tokens'),
@@ -371,7 +370,6 @@ const SettingChangeSchema = Titled('SettingChange', {
 })
 export type SettingChangeRecord = Static<typeof SettingChangeSchema>
 
-/** The result of a reload of the configuration. */
 export const ReloadReportSchema = Titled('ReloadReport', {
   file: Type.Union([Type.String(), Type.Null()], { description: 'The configuration file; null if there is none' }),
   applied: Type.Array(SettingChangeSchema, { description: 'Changed settings that are now in effect' }),

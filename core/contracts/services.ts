@@ -6,7 +6,6 @@ import type { Storage } from './storage.ts'
 
 /* A gateway lists its nodes' models beside its own. It learns its nodes from sources. */
 
-/** A node as reported by a source. */
 export interface KnownMember {
   /** Stable, and unique among the nodes of its source. */
   name: string

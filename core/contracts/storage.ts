@@ -23,7 +23,6 @@ export interface StoredVariant extends Model {
   files: StoredFile[]
 }
 
-/** Whether a model has files on this machine. */
 export function hasFiles(model: Model): model is StoredVariant {
   return 'files' in model
 }

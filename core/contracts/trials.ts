@@ -67,7 +67,6 @@ export interface TrialRequest extends Waiting {
   signal: AbortSignal
 }
 
-/** A model that is loaded for a trial. */
 export interface RunningTrial {
   variant: Model
   mode: TrialRecord['mode']

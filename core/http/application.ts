@@ -255,7 +255,6 @@ function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
 
 type ErrorFormat = [body: ErrorBody, headers?: (request: FastifyRequest) => Record<string, string>]
 
-/** Sends errors in the format of an API. */
 export function sendErrors(app: FastifyInstance, ...[body, headers = () => ({})]: ErrorFormat): void {
   app.setErrorHandler((error, request, reply) => {
     if (isDisconnect(error, request)) return reply.hijack()

@@ -59,7 +59,6 @@ export class RequestRecord {
   leased: number | undefined
   /** Milliseconds that it waited for the model to load; 0 if the model was loaded. */
   loadDuration = 0
-  /** When the first piece of the answer arrived. */
   firstPiece: number | undefined
   /** When the engine was done. */
   answered: number | undefined
@@ -162,7 +161,6 @@ export class TokenTally {
     return prompts <= this.promptOf(this.#finished) ? prompts : undefined
   }
 
-  /** Sets the engine's usage of a choice. */
   usage({ promptTokens, cachedTokens, completionTokens }: TokenUsage, choice: number): void {
     if (promptTokens > 0) this.read(promptTokens, cachedTokens, this.promptOf(choice))
     this.#completions[choice] = completionTokens

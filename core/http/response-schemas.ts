@@ -31,18 +31,14 @@ const ALWAYS = errorCodes(
   'unauthorized forbidden_role rate_limited origin_not_allowed host_not_allowed internal',
   'shutting_down'
 )
-/** Error codes of routes that check keys. */
 const OF_KEYS = errorCodes('unauthorized forbidden_role rate_limited')
 export const WITH_BODY = errorCodes(
   'invalid_json missing_body invalid_request body_too_large too_busy unsupported_encoding'
 )
-/** Error codes of finding a model that must have files. */
 export const FILE_ERRORS = errorCodes('invalid_model_name model_not_found unsupported_capability')
 export const DISK_ERRORS = errorCodes('insufficient_storage storage_not_writable')
 export const DOWNLOAD_ERRORS = [...errorCodes('hub_unreachable checksum_mismatch hub_rate_limited'), ...DISK_ERRORS]
-/** Error codes of resolving a model at the hubs. */
 export const HUB_ERRORS = errorCodes('address_not_allowed hub_forbidden repo_not_found model_exists')
-/** Error codes of finding and loading a model. */
 export const MODEL_ERRORS = [
   ...errorCodes(
     'invalid_model_name model_not_found load_failed engine_crashed engine_unreachable conversion_failed',

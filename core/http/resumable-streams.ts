@@ -16,7 +16,6 @@ declare module 'fastify' {
   }
 }
 
-/** The request header that asks for a resumable stream. */
 const WISH = 'x-corral-resumable'
 /** The header by which llama-server's clients ask for a stream of this name. The latest is used. */
 const CONVERSATION = 'x-conversation-id'

@@ -8,7 +8,6 @@ const DRAFTS = new Set('eagle3 dflash gemma4-assistant'.split(' '))
 /** Converts the output of a speech model to sound. */
 const VOCODERS = new Set(['wavtokenizer-dec'])
 
-/** The purpose of a GGUF file, from the keys of its header. */
 export function ggufPurpose(keys: Record<string, unknown>): Exclude<FileRole, 'split'> {
   const { 'general.type': type, 'general.architecture': architecture } = keys
   if (type === 'adapter' || type === 'imatrix') return type

@@ -78,7 +78,6 @@ export function ggufModel(path: string, paths: readonly string[], single = NONE)
 
 /** The text files of a SafeTensors folder that describe its weights; undefined for missing files. */
 export interface FolderTexts {
-  /** config.json */
   config?: ParsedJson<unknown> | undefined
   /** model.safetensors.index.json */
   index?: ParsedJson<unknown> | undefined

@@ -50,7 +50,6 @@ export interface PluginContext {
   readonly paths: DataPaths
   /** Aborted when corral shuts down. */
   readonly signal: AbortSignal
-  /** A service that `needs` names. */
   service<Name extends ServiceName>(name: Name): Services[Name]
   /** Calls the `on` hooks of all plugins. It is for plugins that answer requests, load models or pull them. */
   readonly hooks: Hooks
@@ -110,7 +109,6 @@ export interface PluginDefinition<Options extends TObject = TObject> {
   api: typeof PLUGIN_API
   /** One line for `config.yaml` and the documents. */
   description: string
-  /** Services that it offers. */
   offers?: ServiceName[]
   /** Services that it requires; they are set up before it. */
   needs?: ServiceName[]
@@ -134,7 +132,6 @@ export interface PluginDefinition<Options extends TObject = TObject> {
   setup(context: PluginContext, options: Static<Options>): Promise<PluginOffer> | PluginOffer
 }
 
-/** A plugin that was found. */
 export interface FoundPlugin extends PluginDefinition {
   /** Built-in: tests check the schema of its options. */
   builtIn?: boolean

@@ -12,7 +12,6 @@ export interface ConnectionLimits {
   keepAliveMaxTimeout?: number
 }
 
-/** Pooled connections to servers. */
 export interface ServerConnections {
   to(url: URL): Dispatcher
   close(): Promise<void>

@@ -12,5 +12,4 @@ function findPackageRoot(): string {
 /** The folder of corral's package.json. Paths of shipped files that are not code start here. */
 export const packageRoot = findPackageRoot()
 
-/** corral's own version, from its package.json. */
 export const version: string = JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8')).version

@@ -128,7 +128,6 @@ async function parse(text: string, python: boolean): Promise<unknown> {
   return root
 }
 
-/** The index after the string that begins at `start`. */
 function stringEnd(text: string, start: number): number {
   for (let at = text.indexOf('"', start + 1); at !== -1; at = text.indexOf('"', at + 1)) {
     let before = at - 1

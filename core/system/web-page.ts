@@ -4,7 +4,6 @@ import { printable } from './printable.ts'
 const MAX_HEAD = 8192
 const MAX_TITLE_LENGTH = 80
 
-/** Whether a text begins like a web page. */
 export const isWebPage = (text: string) => /^\uFEFF?\s*(?:<!doctype html|<html|<head)\b/i.test(text)
 
 /** ` (<word> "…")` with the title of a web page, short and without control characters; empty if it has none. */

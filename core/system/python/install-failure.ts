@@ -14,7 +14,6 @@ export interface FailureRule {
 const RULES = FAILURES as FailureRule[]
 export const DISK_FULL = RULES[0]!.pattern
 
-/** The rule's explanation of a line, if the rule matches. */
 export function toSentence({ pattern, sentence }: FailureRule, line: string): string | undefined {
   const match = new RegExp(pattern).exec(line)
   const found = match?.slice(1).find(group => group !== undefined) ?? ''

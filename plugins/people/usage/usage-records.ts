@@ -10,7 +10,6 @@ export interface Taken {
   requests: number
   /** Input tokens, including cached ones. */
   tokens_in: number
-  /** Input tokens that were cached. */
   tokens_cached: number
   tokens_out: number
 }

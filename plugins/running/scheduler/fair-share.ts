@@ -299,7 +299,6 @@ function keptUntil(gone: readonly number[], left: number, now: number): number |
   return left < 1 && now < lately ? lately : undefined
 }
 
-/** Charges a client for a request's use of the engine until now. */
 export function chargeSlots({ phase, clients, queue }: EngineState, id: number, now: number): void {
   const taken = 'running' in phase ? phase.running.get(id) : undefined
   const client = taken && !taken.request.background && clients.get(taken.request.clientId)

@@ -129,7 +129,6 @@ export function createLeases(core: SchedulerCore) {
   }
 
   return {
-    /** Leases an engine, in the form that this request needs. */
     async lease(request: LeaseRequest): Promise<Lease> {
       const leased = await leaseEngine(request)
       if (!leased.engine.forRequest) return leased

@@ -210,7 +210,6 @@ class ClientLine extends Line {
   used = 0
   arrivedAt = 0
   id = 0
-  /** The list of clients that it is in. */
   turns: SortedList<ClientLine> | undefined
 
   constructor(clientId: string) {

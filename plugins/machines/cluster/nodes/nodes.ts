@@ -93,7 +93,6 @@ export class ClusterNodes {
     return undefined
   }
 
-  /** Returns the name of a model at a node. */
   nameAt(member: ClusterNode, { key }: Pick<Model, 'key'>): string | undefined {
     const model = member.models.get(key)
     return model && formatModelName({ owner: model.owner, name: model.name, variant: model.label })

@@ -12,7 +12,6 @@ export interface NodeView {
   memory: readonly { pool: string; reserved: number; budget?: number | undefined }[]
 }
 
-/** A model in one mode at a node. */
 export interface NodeModel {
   /** stored: on its disk only. loading: on its way into memory. */
   state: 'stored' | 'loading' | 'loaded'

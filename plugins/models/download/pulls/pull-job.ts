@@ -480,7 +480,6 @@ export class PullJob implements Pull {
     if (!this.#outcome) await this.#save({ state: 'paused', reason, detached: false })
   }
 
-  /** The error for watchers of a pull that is paused or cancelled. */
   #interruption(what: string): CorralError {
     return refusal('pull_cancelled', `The pull of "${this.record().model}" was ${what}`)
   }

@@ -369,7 +369,6 @@ export class Captures {
     for (const path of [this.#path(capture, 'jsonl'), this.#path(capture, 'json')]) await rm(path, { force: true })
   }
 
-  /** The path of the description (json) or the records (jsonl). */
   #path({ id }: Capture, kind: 'json' | 'jsonl'): string {
     return join(this.#options.folder, `${id}.${kind}`)
   }
