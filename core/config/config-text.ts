@@ -7,19 +7,13 @@ export function inlineYaml(value: unknown): string {
   return stringify(value, { collectionStyle: 'flow', flowCollectionPadding: false, lineWidth: 0 }).trim()
 }
 
-/** The current configuration, for `corral config show --json`. Secrets are masked. */
-interface ConfigDescription {
-  file: string | null
-  settings: { name: string; value: unknown; origin: string }[]
-}
-
 function masked(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(masked)
   return value === '' ? '' : '(hidden)'
 }
 
-/** Every setting with its effective value and origin. `home` comes first. */
-export function describeConfig(config: LoadedConfig, definitions: readonly PluginDefinition[]): ConfigDescription {
+/** Every setting with its effective value and origin. `home` comes first. Secrets are masked. */
+export function describeConfig(config: LoadedConfig, definitions: readonly PluginDefinition[]) {
   const { root } = composeConfigSchema(definitions)
   const describe = (name: string, value: unknown) => ({ name, value, origin: config.origins[name] ?? 'default' })
   const settings = listSettings(root, { ...config.core, ...config.sections }).map(({ path, value }) =>
@@ -29,7 +23,7 @@ export function describeConfig(config: LoadedConfig, definitions: readonly Plugi
 }
 
 /** The description as a human-readable table: name, value, origin. */
-export function formatConfig({ file, settings }: ConfigDescription): string {
+export function formatConfig({ file, settings }: ReturnType<typeof describeConfig>): string {
   const rows = settings.map(({ name, value, origin }) => [name, inlineYaml(value), origin] as const)
   const widths = [0, 1].map(column => Math.min(48, Math.max(...rows.map(row => row[column]!.length))))
   const lines = rows.map(

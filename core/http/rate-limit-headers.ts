@@ -15,25 +15,16 @@ export interface BudgetState {
   readonly reset: number
 }
 
-/** The headers for one kind of budgets. They show the most pressing budget of that kind. */
-interface Headers {
-  readonly counted: readonly BudgetKind[]
-  readonly limit: string
-  readonly remaining: string
-  readonly reset: string
-}
-
 const COMMON = { requests: ['requests'], tokens: ['tokens', 'tokens_in', 'tokens_out'] } as const
 
+/** The headers for one kind of budgets. They show the most pressing budget of that kind. */
 const headersFor = (kinds: Record<string, readonly BudgetKind[]>, name: (kind: string, part: string) => string) =>
-  Object.entries(kinds).map(
-    ([kind, counted]): Headers => ({
-      counted,
-      limit: name(kind, 'limit'),
-      remaining: name(kind, 'remaining'),
-      reset: name(kind, 'reset')
-    })
-  )
+  Object.entries(kinds).map(([kind, counted]) => ({
+    counted,
+    limit: name(kind, 'limit'),
+    remaining: name(kind, 'remaining'),
+    reset: name(kind, 'reset')
+  }))
 
 const DIALECTS = {
   openai: headersFor(COMMON, (kind, part) => `x-ratelimit-${part}-${kind}`),

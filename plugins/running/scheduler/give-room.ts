@@ -42,9 +42,7 @@ import {
 } from './scheduler-state.ts'
 import { getDrainDeadline, serve, undoReload } from './serve-engine.ts'
 
-type Waiting = EngineState & { phase: { plan: PreparedPlan } }
-
-function waitsForRoom(engine: EngineState): engine is Waiting {
+function waitsForRoom(engine: EngineState): engine is EngineState & { phase: { plan: PreparedPlan } } {
   return getPlan(engine)?.estimate !== undefined && engine.queue.length > 0 && !isIn(engine, 'loading')
 }
 
