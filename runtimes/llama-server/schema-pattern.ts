@@ -16,18 +16,6 @@ class Unsupported extends Error {
   override readonly name = 'Unsupported'
 }
 
-export interface CompiledPattern {
-  /** In llama.cpp's subset of regular expressions: the text between the quotation marks of a JSON string. */
-  pattern: string
-  /** Whether it admits more than the given expression. */
-  loose: boolean
-  /** Characters of a matching text. */
-  min: number
-  max: number
-  /** Whether a text matches. Undefined if that is unknown, or takes too long to find out. */
-  matches(text: string): boolean | undefined
-}
-
 /** llama.cpp refuses more repetitions, and treats larger upper limits as unlimited. */
 export const MAX_REPETITIONS = 2000
 /** llama.cpp accepts any text if groups are nested more deeply than 100. */
@@ -79,7 +67,7 @@ const ANYTHING = repeat(makeSet(EVERYTHING), 0, Number.POSITIVE_INFINITY)
 export function compilePattern(
   source: string,
   length: { min: number; max: number } = { min: 0, max: Number.POSITIVE_INFINITY }
-): CompiledPattern | undefined {
+) {
   requireSyntax(source)
   return unlessUnsupported(() => {
     const reader = new PatternReader(source)
@@ -92,13 +80,16 @@ export function compilePattern(
     const pattern = writer.whole(whole)
     const loose = reader.loose || writer.loose
     const matches = matcher(whole)
-    // A looser expression may match texts that the given one does not.
     return {
+      /** In llama.cpp's subset of regular expressions: the text between the quotation marks of a JSON string. */
       pattern,
+      /** Whether it admits more than the given expression. It may then match texts that the given one does not. */
       loose,
+      /** Characters of a matching text. */
       min: whole.min,
       max: whole.max,
-      matches: text => matches(text) && (loose ? undefined : true)
+      /** Whether a text matches. Undefined if that is unknown, or takes too long to find out. */
+      matches: (text: string) => matches(text) && (loose ? undefined : true)
     }
   })
 }
@@ -215,7 +206,7 @@ function withoutAnchors(part: Part): Part {
 /** Maximum steps for all matches of one expression, because untrusted input must not block the thread. */
 const MAX_STEPS = 200_000
 
-function matcher(whole: Part): CompiledPattern['matches'] {
+function matcher(whole: Part) {
   let steps = 0
   let codes: number[] = []
   /** Returns the positions in the text after the part. @param from positions at which the part may begin */
@@ -245,7 +236,7 @@ function matcher(whole: Part): CompiledPattern['matches'] {
       }
     }
   }
-  return text => {
+  return (text: string) => {
     if (steps > MAX_STEPS) return undefined
     codes = [...text].map(each => each.codePointAt(0)!)
     const found = ends(whole, new Set([0])).has(codes.length)
