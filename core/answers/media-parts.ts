@@ -191,7 +191,6 @@ function dataFault(data: unknown, medium: Medium, plain: boolean): string | unde
   return `is an image of ${width} × ${height} pixels, more than ${most / 1e6} million. Send a smaller one.`
 }
 
-/** Reads the size of an image in pixels from its first bytes. Returns zeros if they do not contain it. */
 export function imageSize(head: Buffer): { width: number; height: number } {
   const signature = head.toString('latin1', 0, 4)
   if (signature.startsWith('\xff\xd8')) return jpegSize(head)

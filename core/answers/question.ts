@@ -29,7 +29,6 @@ export interface Question {
   overflow: OverflowPolicy
   whole?: boolean
   countEach?: boolean
-  /** Whether the API reports which `stop` text ended the answer. */
   stopText?: boolean
   /** Whether the API returns the fields of llama-server's own API (`Delta.native`). */
   native?: boolean
@@ -40,7 +39,6 @@ export interface Question {
   check?(lease: Lease): void
 }
 
-/** The lease to request. The model is named as in the request. */
 export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | keyof CallerLease> & {
   model: RequestedName
 }

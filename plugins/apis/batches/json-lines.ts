@@ -8,7 +8,6 @@ import { JsonScan } from '../../../core/system/json-scan.ts'
 
 export const ENDPOINTS = ['/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses'] as const
 
-/** An error in a line, in OpenAI's format. */
 export const LineErrorSchema = Type.Object({
   code: Type.String(),
   line: Type.Union([Type.Integer(), Type.Null()]),

@@ -107,7 +107,6 @@ export class UserFiles {
     return join(this.#folder, `${id}.jsonl`)
   }
 
-  /** Opens the content. @throws CorralError `file_not_found` if someone deleted it from the disk */
   async read({ id, owner }: FileRecord): Promise<Readable> {
     try {
       const handle = await open(this.pathOf(id))

@@ -245,7 +245,6 @@ class CompletionWriter implements AnswerWriter {
   }
 }
 
-/** Picks fields by their paths. The paths are also the keys of the result. */
 function pickFields(answer: EngineFields, paths: readonly string[]): EngineFields {
   const found: EngineFields = {}
   for (const path of paths) {

@@ -15,7 +15,6 @@ import { llamaChannel, llamaRouter } from './llama-error.ts'
 import type { ModelFeed } from './model-feed.ts'
 import * as schemas from './schemas.ts'
 
-/** Finds the unfinished download of this name, unless the same model is already in memory. */
 function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name: string): PullRecord | undefined {
   const download = feed.findDownload(name)
   const variant = download && catalog.find(parseRequestedName(download.model))

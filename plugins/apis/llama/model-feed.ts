@@ -40,7 +40,6 @@ interface Snapshot {
 
 type Dependencies = Pick<Services, 'catalog' | 'scheduler' | 'downloads' | 'stateFeed'>
 
-/** Publishes changes of models to all listeners, who share one snapshot of the server's state. */
 export class ModelFeed {
   readonly #deps: Dependencies
   readonly #listeners = new Set<Listener>()
@@ -101,7 +100,6 @@ export class ModelFeed {
     this.look()
   }
 
-  /** Finds the pull that a client started under this name, or that is listed under it. */
   findDownload(requested: string): PullRecord | undefined {
     return this.#pull(
       ({ id, model }) => this.#requested.get(id)?.has(requested) || model.toLowerCase() === requested.toLowerCase()

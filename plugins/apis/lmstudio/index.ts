@@ -65,7 +65,6 @@ export default definePlugin({
   }
 })
 
-/** Renames LM Studio's `ttl`, which is in seconds, to `keep_alive`. */
 function readTtl(body: Record<string, unknown>): void {
   const { ttl } = body
   delete body.ttl
@@ -198,7 +197,6 @@ class AnswerStats {
   readonly #deps: Pick<Services, 'scheduler' | 'runtimes'>
   /** The requests that are passed to /v1. */
   readonly marked = new WeakSet<IncomingMessage>()
-  /** When the first token of an answer arrived (`performance.now()`). */
   readonly #firstTokens = new WeakMap<HookedRequest, number>()
 
   constructor(deps: Pick<Services, 'scheduler' | 'runtimes'>) {

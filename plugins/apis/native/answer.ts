@@ -69,7 +69,6 @@ interface AnswerContext {
   record: RequestRecord
   loadOnly: boolean
   topLogprobs: number
-  /** The conversation so far, if the answer ends with a `context` to continue it. */
   turns: readonly Turn[] | undefined
 }
 

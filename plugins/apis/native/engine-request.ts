@@ -143,7 +143,6 @@ const CONTEXT_MARK = 0xc0_77a1
 /** Maximum characters of a conversation. More fits in no model's context. */
 const MAX_CHARACTERS = 16 * 2 ** 20
 
-/** Encodes a conversation as integers from 0 to 2^24 - 1. */
 export function encodeContext(turns: readonly Turn[]): number[] {
   const bytes = deflateRawSync(JSON.stringify(turns.map(({ role, content }) => [role, content])))
   const numbers = [CONTEXT_MARK, bytes.length]

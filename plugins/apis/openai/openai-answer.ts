@@ -19,7 +19,6 @@ export interface AnswerHead {
   bestOf?: number
   /** Number of alternatives listed for each token. Undefined if no log probabilities are requested. */
   logprobs?: number
-  /** Whether token counts are sent at the end. */
   usage: boolean
   /** Whether the request uses the old functions instead of tools. The answer then does the same. */
   legacyFunctions?: boolean

@@ -26,14 +26,12 @@ const TRIGGER = 'compaction_trigger'
 /** When to compact a conversation: now, without an answer, or before an answer if it has too many tokens. */
 export type Compaction = 'now' | { threshold: number | undefined }
 
-/** Returns a request that ends with the item that compacts its conversation. */
 export function withTrigger(request: ResponseRequest): ResponseRequest {
   const { input } = request
   const items = typeof input === 'string' ? [{ role: 'user', content: input }] : (input ?? [])
   return { ...request, input: [...items, { type: TRIGGER }] }
 }
 
-/** Returns when the request wants its conversation to be compacted. */
 export function requestedCompaction(request: ResponseRequest, items: readonly PlacedItem[]): Compaction | undefined {
   if (items.at(-1)?.item.type === TRIGGER) return 'now'
   const [management] = request.context_management ?? []
@@ -65,7 +63,6 @@ function summaryOf(item: Item): Summary | undefined {
 const isMessageOf = (item: Item, ...roles: Message['role'][]): item is Message =>
   item.type === 'message' && roles.includes((item as Message).role)
 
-/** Returns the latest messages of the user, oldest first. */
 function latestMessages(items: readonly PlacedItem[], keep: number): PlacedItem[] {
   let length = 0
   return items

@@ -104,7 +104,6 @@ function frames(events: readonly ResponseEvent[]): string {
   return events.map(event => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join('')
 }
 
-/** Returns the stored conversation, followed by the input of the request. */
 function conversation(stored: StoredResponses, owner: string, request: schemas.ResponseRequest): PlacedItem[] {
   const { previous_response_id: id, input } = request
   const previous = id ? stored.get(owner, id, 'previous_response_id') : undefined

@@ -9,7 +9,6 @@ interface StoredResponse {
   input: readonly Item[]
 }
 
-/** Estimated memory of a reference from a response to an item. */
 const REFERENCE_BYTES = 16
 
 const jsonBytes = (value: unknown) => Buffer.byteLength(JSON.stringify(value))
@@ -28,7 +27,6 @@ export class StoredResponses {
     this.#maxPerOwner = maxPerOwner
   }
 
-  /** Total size of all responses as JSON. */
   get bytes(): number {
     return [...this.#owners.values()].reduce((sum, { bytes }) => sum + bytes, 0)
   }
@@ -119,7 +117,6 @@ class OwnResponses {
     return true
   }
 
-  /** @returns the size of the item */
   #retain(item: Item): number {
     const entry = this.#items.get(item) ?? { size: jsonBytes(item), users: 0 }
     if (entry.users === 0) {

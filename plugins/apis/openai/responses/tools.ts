@@ -244,7 +244,6 @@ function clientToolType({ type, environment, execution }: Fields): string | unde
   return isHosted ? undefined : type
 }
 
-/** Returns the function for a tool of the client, with what its request adds to it. */
 function clientFunction(type: string, tool: Fields): ClientTool['function'] {
   const { name, description, parameters } = CLIENT_TOOLS[type]!.function
   const { display_width: width, display_height: height, environment } = tool
