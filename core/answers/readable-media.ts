@@ -16,7 +16,8 @@ const MAX_CALLS = 100
 /**
  * Asks the engine with a request. If the engine cannot read some of its media, those in earlier messages are replaced by
  * a sentence, because every later request contains them too, and the engine is asked again.
- * @throws CorralError `invalid_request` with the place as `param` if one in the newest message cannot be read
+ * @throws CorralError `invalid_request` with the place as `param` if one in the newest message, or the audio to transcribe,
+ * cannot be read
  */
 export async function withReadableMedia<Result>(
   { engine, signal }: Pick<Lease, 'engine' | 'signal'>,
@@ -29,6 +30,7 @@ export async function withReadableMedia<Result>(
     const parts = (Array.isArray(body.messages) ? body.messages : [])
       .flatMap((message: unknown) => (isObject(message) && Array.isArray(message.content) ? message.content : []))
       .filter(part => placeOfMedium(part) !== undefined)
+    if (isUnreadable(error) && body.audio !== undefined) throw refusal('file', 'audio')
     if (!isUnreadable(error) || parts.length === 0 || !engine.countTokens) throw error
     const damaged = new Set(await findUnreadable(parts))
     if (damaged.size === 0) throw error
@@ -68,6 +70,10 @@ const isUnreadable = (error: unknown) => error instanceof CorralError && error.d
 function refuseNewest(part: object): void {
   const { param, one } = placeOfMedium(part)!
   if (param === undefined) return
-  const message = `"${param}" is ${one} that cannot be read: its data is damaged. Send the file again, or in another format.`
-  throw new CorralError('invalid_request', message, { param })
+  throw refusal(param, one)
+}
+
+function refusal(param: string, what: string): CorralError {
+  const message = `"${param}" is ${what} that cannot be read: its data is damaged. Send the file again, or in another format.`
+  return new CorralError('invalid_request', message, { param })
 }

@@ -229,7 +229,11 @@ export const ModelSettingsSchema = Group(
       needsTrust: true,
       description: 'Program under "engines" that serves it; the model then needs no files in storage'
     }),
-    files: Path({ restart: true, description: 'File or folder that the program gets as {model}; its name if absent' }),
+    files: Path({
+      restart: true,
+      needsTrust: true,
+      description: 'File or folder that the program gets as {model}; its name if absent'
+    }),
     runtime: Type.String({
       description: "llama.cpp build to run on: a kind (cpu, cuda-13, vulkan, …) or an installed build's id"
     }),

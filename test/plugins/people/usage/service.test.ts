@@ -4,7 +4,7 @@ import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import t from 'tap'
 import { corral as command } from '../../../command-line/command.ts'
-import { type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
+import { beginReading, type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { readCases } from '../../../support/fixture.ts'
 import { thorough } from '../../../support/thorough.ts'
@@ -91,8 +91,8 @@ t.test('clients that disconnect early are charged for the prompt', async t => {
     const before = await count()
     const leave = new AbortController()
     const asking = corral.send(path, body, { ...bearer(key), signal: leave.signal })
-    await untilAnswering(corral)
-    if ('stream' in body && body.stream === true) await (await asking).body!.getReader().read()
+    if ('stream' in body && body.stream === true) await beginReading(await asking)
+    else await untilAnswering(corral)
     leave.abort()
     await asking.then(reply => reply.text()).catch(() => {})
     await until(`${name} is counted`, async () => (await count()) > before)
