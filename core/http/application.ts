@@ -261,10 +261,11 @@ export function sendErrors(app: FastifyInstance, ...[body, headers = () => ({})]
     const failure = toCorralError(error)
     request.record.failure = failure
     // Closing a connection while the client still sends may lose the answer. At a shutdown it is closed anyway.
-    if (request.raw.complete === false && !reply.raw.hasHeader('connection')) {
+    if (isUploading(request.raw) && !reply.raw.hasHeader('connection')) {
+      const { shouldKeepAlive } = reply.raw
       reply.removeHeader('connection')
       reply.raw.shouldKeepAlive = true
-      reply.raw.once('finish', () => endUpload(request.raw))
+      reply.raw.once('finish', () => endUpload(request.raw, shouldKeepAlive))
     }
     logFailure(failure, request.log)
     return reply
@@ -272,6 +273,12 @@ export function sendErrors(app: FastifyInstance, ...[body, headers = () => ({})]
       .headers({ ...errorHeaders(failure), ...headers(request) })
       .send(body(clientError(failure, request), request))
   })
+}
+
+/** Whether the body of a request has not arrived yet. Node.js completes even requests without a body only later. */
+function isUploading({ complete, headers }: IncomingMessage): boolean {
+  const { 'content-length': length = '0', 'transfer-encoding': coding } = headers
+  return complete === false && (coding !== undefined || length !== '0')
 }
 
 /** Sends all errors below a prefix in the format of an API, including those of unknown paths. */

@@ -72,12 +72,20 @@ function stalled(stall: number, received: number): CorralError {
 /** Milliseconds in which a client that is still sending can read why its file is refused. */
 const REFUSAL_LINGER = 2000
 
-/** Ends the connection of a request that was answered early. Otherwise the server would wait for the rest. */
-export function endUpload(request: IncomingMessage): void {
-  if (request.complete) return
+/**
+ * Ends the connection of a request that was answered early. Otherwise the server would wait for the rest.
+ * @param keepAlive whether the client may use the connection again once it has sent everything
+ */
+export function endUpload(request: IncomingMessage, keepAlive = true): void {
+  const { socket } = request
+  if (request.complete) {
+    if (!keepAlive) socket.end()
+    return
+  }
+  if (!keepAlive) request.once('end', () => socket.end())
   request.resume()
   const end = () => {
-    if (!request.complete) request.socket.destroy()
+    if (!request.complete) socket.destroy()
   }
   setTimeout(end, REFUSAL_LINGER).unref()
 }

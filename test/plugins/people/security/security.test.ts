@@ -109,6 +109,11 @@ t.test('HTTP/1.0 needs no Host, HTTP/1.1 needs exactly one', async t => {
   t.match(await ask('GET /api/health HTTP/1.1\r\nConnection: close\r\n\r\n'), /^HTTP\/1\.1 400 /)
   const found = await ask('GET /api/health HTTP/1.1\r\nHost: evil.com\r\nHost: localhost\r\nConnection: close\r\n\r\n')
   t.match(found, /^HTTP\/1\.1 4/)
+  t.match(found, /\nconnection: close\r/i, 'a client that waits for the end of the connection is not kept waiting')
+  const long = `GET /api/health HTTP/1.1\r\nHost: evil.com\r\nConnection: close\r\nContent-Length: 2\r\n\r\n`
+  const began = performance.now()
+  t.match(await ask(`${long}{}`), /^HTTP\/1\.1 4/)
+  t.comment(`closed after ${performance.now() - began} ms`)
 })
 
 t.test('beyond loopback any Host is accepted with keys, and only this machine\'s names with "insecure"', async t => {
