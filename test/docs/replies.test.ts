@@ -23,7 +23,7 @@ const hub = await startHubEmulator(t, {
 const caches = newFolder(t)
 const corral = await startCorral(t, {
   env: { HF_ENDPOINT: hub.url, HF_HOME: caches, HF_TOKEN: '', HF_HUB_OFFLINE: '' },
-  config: 'defaults:\n  num_parallel: 1\n  temperature: 0\nweb:\n  conversations: server\n'
+  config: 'defaults:\n  num_parallel: 2\n  temperature: 0\nweb:\n  conversations: server\n'
 })
 // Fetched before models are installed, because its examples name installed models.
 const document = (await corral.json('/openapi.json')).body
