@@ -1,7 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { once } from 'node:events'
 import { mkdir, rm, writeFile } from 'node:fs/promises'
-import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -9,6 +7,7 @@ import { type Static, Type } from 'typebox'
 import type { Build } from '../../core/contracts/builds.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
+import { freePort } from '../../core/system/free-port.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import { engineArguments, httpThreads, type Listen } from './arguments.ts'
@@ -105,14 +104,6 @@ export function isUsableSocketPath(path: string): boolean {
   return Buffer.byteLength(path) <= MAX_SOCKET_PATH && !path.includes(',')
 }
 
-async function freePort(host: string): Promise<number> {
-  const server = createServer().listen(0, host)
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  await new Promise(resolve => server.close(resolve))
-  return port
-}
-
 /**
  * Allocates a fresh address: a Unix socket in a folder that only this user can enter. If that is impossible (Windows, a
  * long temporary folder) or `tcp` is set, allocates a free loopback port, which another process may take before the
@@ -127,7 +118,7 @@ export async function allocateAddress(
   const key = randomBytes(24).toString('base64url')
   const socketPath = join(folder, 'engine.sock')
   if (!tcp && platform !== 'win32' && isUsableSocketPath(socketPath)) return { listen: { socketPath }, key, folder }
-  return { listen: { host: '127.0.0.1', port: await freePort('127.0.0.1') }, key, folder }
+  return { listen: { host: '127.0.0.1', port: await freePort() }, key, folder }
 }
 
 /** Creates the engine's folder. An existing one would not be private. @throws CorralError `load_failed` */

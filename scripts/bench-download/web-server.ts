@@ -3,8 +3,8 @@ import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
+import { freePort } from '../../core/system/free-port.ts'
 import { localhostCertificate } from '../../test/support/localhost-certificate.ts'
-import { freePort } from '../free-port.ts'
 
 /** Bytes per second of each limited connection. */
 export const LIMIT_BYTES_PER_SECOND = 25_000_000

@@ -4,11 +4,11 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
+import { freePort } from '../../core/system/free-port.ts'
 import { knownName } from '../../plugins/models/download/choice/known-names.ts'
 import { corralWithHub } from '../../test/plugins/models/download/support.ts'
 import { until } from '../../test/support/corral.ts'
 import { startHubEmulator } from '../../test/support/hub-emulator/hub-emulator.ts'
-import { freePort } from '../free-port.ts'
 import { chatModel, type ModelNames, makeModels } from './ollama-models.ts'
 
 type Owner = Pick<Test, 'teardown'>

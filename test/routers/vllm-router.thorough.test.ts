@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { fetch } from 'undici'
 import { SseParser } from '../../core/answers/openai-events.ts'
-import { freePort } from '../../scripts/free-port.ts'
+import { freePort } from '../../core/system/free-port.ts'
 import { vllmRouter } from '../clients/python-scripts.ts'
 import {
   CAPITAL_ANSWER,

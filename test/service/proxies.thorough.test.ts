@@ -3,8 +3,8 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { Agent, fetch } from 'undici'
+import { freePort } from '../../core/system/free-port.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { freePort } from '../../scripts/free-port.ts'
 import {
   CAPITAL_ANSWER,
   type Corral,

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { type AddressInfo, connect, createServer } from 'node:net'
+import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { request } from 'undici'
 import type { EngineExit } from '../../../core/contracts/engines.ts'
@@ -8,6 +8,7 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { runTool, ToolError } from '../../../core/system/child-process.ts'
+import { freePort } from '../../../core/system/free-port.ts'
 import { LogTail } from '../../../core/system/log-tail.ts'
 import { groupMemory } from '../../../core/system/processes.ts'
 import { fillIn, type ProgramSettings } from './program-settings.ts'
@@ -120,14 +121,6 @@ async function isReady(url: string): Promise<boolean> {
   }
 }
 
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, HOST)
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  await new Promise(resolve => server.close(resolve))
-  return port
-}
-
 /** @throws CorralError if another program listens on the port, which would get the requests */
 async function requireFree(port: number, name: string): Promise<number> {
   const socket = connect(port, HOST)
@@ -138,7 +131,7 @@ async function requireFree(port: number, name: string): Promise<number> {
   } finally {
     socket.destroy()
   }
-  const what = `Another program listens on port ${port}, which engines.${name} is to use.`
+  const what = `Another program already listens on port ${port}, the port of engines.${name}.`
   throw failure(`${what} End it, or write {port} in "command" and leave out "port".`, 'port_in_use')
 }
 

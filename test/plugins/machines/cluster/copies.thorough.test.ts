@@ -2,7 +2,7 @@ import { closeSync, openSync, readdirSync, readFileSync, writeFileSync, writeSyn
 import { createServer } from 'node:http'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { freePort } from '../../../../scripts/free-port.ts'
+import { freePort } from '../../../../core/system/free-port.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { refusedWith } from '../../../support/failure.ts'
 import { ggufBytes } from '../../../support/gguf-writer.ts'

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { freePort } from '../../../../scripts/free-port.ts'
+import { freePort } from '../../../../core/system/free-port.ts'
 import type { TestCorral } from '../../../../testing/test-corral.ts'
 import { until } from '../../../support/corral.ts'
 
