@@ -8,7 +8,7 @@ export const DROPPED_MESSAGES = 'x-corral-dropped-messages'
 /** The header of a reply if corral ended the answer as if it had reached its limit. */
 export const STOPPED = 'x-corral-stopped'
 
-/** Follows the headers of a stream of events. Those that are set after they were sent become comments. */
+/** Remembers which headers an event stream has sent. Headers that are set later become comments in the stream. */
 export function followHeaders(reply: FastifyReply) {
   let sent: Record<string, unknown> | undefined
   const noteSent = () => {

@@ -115,7 +115,7 @@ export function withUsableMedia<T extends Fields>(
   }
 }
 
-/** Where a medium is, and what it is, such as "an image". Its place is undefined in earlier messages. */
+/** The field of an image or sound, undefined in earlier messages, and what it is called, such as "an image". */
 interface MediumPlace {
   param: string | undefined
   one: string

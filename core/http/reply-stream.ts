@@ -83,7 +83,7 @@ export interface ReplyStream {
 }
 
 /**
- * Sends a stream without an end of its own.
+ * Sends a stream that lasts until the client disconnects or the server stops.
  * @param follow begins to send, until `end` is called or the client disconnects. Returns a function that stops it
  */
 export async function sendUntilEnd(

@@ -76,7 +76,7 @@ export function clusterRoutes(members: ClusterNodes, replicas: ReplicaKeeper): F
     route('POST /cluster/drain', 'drainMember', 'Drain a member', {
       ...setDraining(true),
       description:
-        'The member refuses all new requests and finishes those that it has (its own `POST /api/drain`, which ' +
+        'The member refuses all new requests and finishes its current ones (its own `POST /api/drain`, which ' +
         "needs an admin's key to be set for it). With an operator's key only this server stops sending requests there: " +
         '`by` is then `front`, and the notes of the member say how to make it refuse the requests of everybody.'
     })

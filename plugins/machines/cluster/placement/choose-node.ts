@@ -21,7 +21,7 @@ export type Choice =
    */
   | { member: NodeView; why: 'prefix' | 'session' | 'least_busy' | 'load'; from?: undefined }
   | { member: NodeView; why: 'fetch'; from: NodeView }
-  /** unknown: no node has it. away: those that have it are down, or were tried. too_large: it fits nowhere. */
+  /** unknown: no node has it. away: the nodes with it are down or have been tried. too_large: it fits nowhere. */
   | { member: undefined; why: 'unknown' | 'away' | 'too_large' }
 
 /** Answering while all other slots are busy costs as much as processing this many prompt characters (2,000 tokens). */

@@ -38,7 +38,7 @@ export function findGgufModels(id: string, files: readonly HubFile[], headers: H
   const names = new Map(sorted.map(({ path }) => [path, parseGgufFileName(path)]))
   const roles = new Map<string, FileRole>()
   for (const [path, { role }] of names) {
-    // Pieces to be joined and files that are not GGUF have no header of their own.
+    // Raw pieces of one file and files in other formats have no header.
     const keys = headers.get(path)
     roles.set(path, keys && Object.keys(keys).length > 0 ? ggufPurpose(keys) : role)
   }
