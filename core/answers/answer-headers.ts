@@ -18,8 +18,11 @@ export function followHeaders(reply: FastifyReply) {
     noteSent,
     /** Returns comments with corral's headers that were set since they were sent or returned. */
     lateComments(): string {
-      noteSent()
-      const before = sent!
+      const before = sent
+      if (!before) {
+        noteSent()
+        return ''
+      }
       sent = { ...reply.getHeaders() }
       const late = Object.entries(sent).filter(
         ([name, value]) => name.startsWith('x-corral-') && before[name] !== value
