@@ -106,7 +106,8 @@ function contextGrowth(
   variant: Model
 ): ContextGrowth | undefined {
   const most = growthLimit(config, variant, caller)
-  const isLocal = engines.providerOf(variant, mode)?.estimate !== undefined
+  // The context of a plugin's model is what its plugin says.
+  const isLocal = variant.origin.kind !== 'plugin' && engines.providerOf(variant, mode)?.estimate !== undefined
   if (most === undefined || options.num_ctx !== undefined || !isLocal) return undefined
   const { load } = settingsFor(config, variant)
   const usual = { ...load, ...options, num_ctx: Math.min(load.num_ctx, most) }
