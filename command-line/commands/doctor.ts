@@ -103,7 +103,8 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   } finally {
     progress.clear()
   }
-  report.problems.push(...missingPrograms(config.sections.engines), ...findProblems(report))
+  const missing = await examined(async () => missingPrograms(config.sections.engines))
+  report.problems.push(...(missing ?? []), ...findProblems(report))
   return report
 }
 

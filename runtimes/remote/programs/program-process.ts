@@ -52,11 +52,10 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
     .then(
       () => ({ code: 0, signal: null }),
       error => {
-        if (!stopping.signal.aborted && !(error instanceof ToolError)) throw error
-        if (error instanceof ToolError && error.exitCode === undefined && error.exitSignal === undefined) {
-          log.push(error.message)
-        }
-        return { code: error.exitCode ?? null, signal: error.exitSignal ?? null }
+        const { exitCode = null, exitSignal = null } = error instanceof ToolError ? error : {}
+        // It was never started. A stopped program has no reason.
+        if (exitCode === null && exitSignal === null && !stopping.signal.aborted) log.push(errorMessage(error))
+        return { code: exitCode, signal: exitSignal }
       }
     )
     .then((exit): EngineExit => {
@@ -74,7 +73,7 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
       : undefined,
     log,
     startedAt: new Date().toISOString(),
-    /** Settles when it and all processes that it started have ended. */
+    /** Settles when it and all processes that it started have ended. Never rejects. */
     exited,
     hasEnded: () => ended !== undefined,
     /** The bytes of main memory that it uses; undefined if the system does not say. */
@@ -98,7 +97,7 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
           )
         }
         onProgress?.({ phase: 'loading', subject: name })
-        await Promise.race([sleep(READY_STEP_MS), exited])
+        await sleep(READY_STEP_MS)
       }
     }
   }

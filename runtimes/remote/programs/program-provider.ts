@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { statSync } from 'node:fs'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Engine, EngineLogRecord, EngineProvider, EngineSpec, MemoryUse } from '../../../core/contracts/engines.ts'
@@ -52,7 +53,12 @@ export function createProgramProvider(
   function useOf({ program, model }: ProgramModel, { measured }: State): MemoryUse {
     if (!program.memory) return { host: measured ?? sizeOf(model) + USUAL_MEMORY }
     const gpus = hardware.known()?.gpus ?? []
-    return Object.fromEntries(Object.entries(program.memory).map(([name, bytes]) => [poolOf(name, gpus), bytes]))
+    const use: MemoryUse = {}
+    for (const [name, bytes] of Object.entries(program.memory)) {
+      const pool = poolOf(name, gpus)
+      use[pool] = (use[pool] ?? 0) + bytes
+    }
+    return use
   }
 
   async function wake(process: ProgramProcess, { program }: ProgramModel, waiting: Waiting): Promise<boolean> {
@@ -61,9 +67,10 @@ export function createProgramProvider(
       await process.untilReady(waiting)
       return true
     } catch (error) {
+      // Half awake, it would use its memory although nobody counts it.
+      await process.stop()
       waiting.signal?.throwIfAborted()
       log.warn({ program: program.name, reason: errorMessage(error) }, 'a program did not wake up and is started again')
-      await process.stop()
       return false
     }
   }
@@ -76,6 +83,7 @@ export function createProgramProvider(
     state.process = undefined
     const started = await startProgram(found.program, found.model, waiting)
     state.process = started
+    record(started, found.program.name, state)
     return started
   }
 
@@ -93,10 +101,10 @@ export function createProgramProvider(
     state.process = undefined
   }
 
-  function record(id: string, process: ProgramProcess, { program }: ProgramModel, state: State): void {
+  function record(process: ProgramProcess, build: string, state: State): void {
     const entry: EngineLogRecord = {
-      engine: id,
-      build: program.name,
+      engine: randomUUID(),
+      build,
       startedAt: process.startedAt,
       get dropped() {
         return process.log.dropped
@@ -129,7 +137,6 @@ export function createProgramProvider(
       stop: () => release(process, found, state)
     })
     void engine.exited.then(() => clearInterval(timer))
-    record(engine.id, process, found, state)
     return engine
   }
 

@@ -81,12 +81,7 @@ export const mistake = (setting: string, message: string) => new ConfigError([{ 
 export function readProgram(name: string, program: Static<typeof Program>) {
   const { kind = 'chat', memory, sleep } = program
   const time = (given: string | number | undefined, usual: string) => parseDuration(given ?? usual)!
-  let command: string[]
-  try {
-    command = splitCommand(program.command)
-  } catch (error) {
-    throw mistake(`engines.${name}.command`, `The command cannot be read: ${errorMessage(error)}.`)
-  }
+  const command = readCommand(name, program.command)
   const texts = [...command, ...Object.values(program.environment ?? {})]
   if (program.port === undefined && !texts.some(text => text.includes('{port}'))) {
     throw mistake(
@@ -109,6 +104,15 @@ export function readProgram(name: string, program: Static<typeof Program>) {
     sleep: sleep && { path: sleep.path, wake: sleep.wake, for: time(sleep.for, '1h') },
     startTimeout: time(program.start_timeout, '10m'),
     stopTimeout: time(program.stop_timeout, '5s')
+  }
+}
+
+/** @throws ConfigError as `splitCommand` */
+function readCommand(name: string, command: string): string[] {
+  try {
+    return splitCommand(command)
+  } catch (error) {
+    throw mistake(`engines.${name}.command`, `The command cannot be read: ${errorMessage(error)}.`)
   }
 }
 
@@ -145,7 +149,7 @@ export function fillIn(text: string, values: Record<'port' | 'model' | 'key', st
 /** Sentences about the programs of the section `engines` that do not exist on this machine. */
 export function missingPrograms(section: Readonly<Record<string, unknown>> = {}): string[] {
   return Object.entries(section).flatMap(([name, settings]) => {
-    const [program = ''] = isObject(settings) ? splitCommand(String(settings.command)) : []
+    const [program = ''] = isObject(settings) ? readCommand(name, String(settings.command)) : []
     if (findExecutable(program)) return []
     return `The program "${program}" of engines.${name} was not found. Install it, or write its whole path in "command".`
   })

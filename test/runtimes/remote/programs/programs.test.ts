@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { processStartTime } from '../../../../core/system/processes.ts'
-import { fillIn, splitCommand } from '../../../../runtimes/remote/programs/program-settings.ts'
+import { fillIn, missingPrograms, splitCommand } from '../../../../runtimes/remote/programs/program-settings.ts'
 import { startTestCorral } from '../../../../testing/index.ts'
 import { startCorral, until } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
@@ -84,6 +84,14 @@ t.test('a program answers on every API, and its process ends with its model', as
   t.not(await pidOf(corral), pid, 'the next request starts it again')
 })
 
+t.test("a long prompt does not grow a program's context, which its command sets", async t => {
+  const corral = await corralOf(t, { scripted: scripted('none', { context: 32_768 }) })
+  const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'word '.repeat(12_000) }] })
+  const reply = await fetch(`${corral.url}/v1/chat/completions`, { method: 'POST', body })
+  t.equal(reply.status, 200)
+  t.equal(reply.headers.get('x-corral-context'), null)
+})
+
 t.test('embeddings, ranking and transcription reach the program of their kind', async t => {
   const kinds = ['embedding', 'rerank', 'transcribe']
   const corral = await corralOf(
@@ -121,7 +129,7 @@ t.test('a program that cannot serve is reported with the reason and what to do',
       scripted('never', { start_timeout: '300ms' }),
       /did not answer at \/health within 0.3 s.*"start_timeout"/
     ],
-    ['squatted', scripted('none', { port }), /Another program listens on port \d+/],
+    ['squatted', scripted('none', { port }), /Another program already listens on port \d+/],
     ['page', scripted('html'), /text\/html, which is not a model's answer/]
   ]
   const corral = await corralOf(
@@ -176,6 +184,25 @@ t.test('a program that sleeps keeps its process and wakes up for the next reques
   await unload(corral)
   await corral.close()
   t.notOk(await isRunning(pid), 'a sleeping program ends with the server')
+})
+
+t.test('a program that is woken for a client that leaves does not stay half awake', async t => {
+  const corral = await startCorral(t, {
+    config: `scheduler: { load_grace: 100ms }\nengines: ${JSON.stringify({
+      scripted: scripted('drowsy', { sleep: { path: '/sleep?level=1', wake: '/wake_up' } })
+    })}\nmodels: ${JSON.stringify({ [model]: { engine: 'scripted' } })}\n`
+  })
+  const body = { model, messages }
+  const pid = Number.parseInt((await corral.json('/v1/chat/completions', body)).body.choices[0].message.content, 10)
+  await corral.json('/api/generate', { model, keep_alive: 0, stream: false })
+  const leaving = new AbortController()
+  const asking = corral.send('/v1/chat/completions', body, { signal: leaving.signal }).catch(() => {})
+  await until('it is being woken', async () => (await corral.json('/api/ps')).body.loading?.length === 1)
+  t.ok(await isRunning(pid))
+  leaving.abort()
+  await asking
+  await until('its process has ended', async () => !(await isRunning(pid)))
+  t.pass('it was ended, so that the next request starts it again')
 })
 
 t.test('nothing of a program outlives its model or a killed server', async t => {
@@ -257,6 +284,11 @@ t.test('mistakes in the configuration name the setting', async t => {
     [{ x: { command: 'x {port}', kind: 'dance' } }, {}, /engines\.x\.kind/]
   ]
   for (const [engines, models, message] of table) await t.rejects(corralOf(t, engines, models), message)
+  t.match(missingPrograms({ x: { command: 'no-such-program {port}' } }), [
+    /"no-such-program" of engines\.x was not found/
+  ])
+  t.strictSame(missingPrograms({ x: { command: `"${process.execPath}" {port}` } }), [])
+  t.throws(() => missingPrograms({ x: { command: 'x "' } }), /engines\.x\.command.*not closed/)
 })
 
 /** The process and those that it has started. */
