@@ -97,7 +97,7 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
       operation: 'chat',
       body,
       lease: { model, options: {} },
-      variant: { model, key: 'a/b:c', metadata: {} } as StoredVariant,
+      variant: { model, key: 'a/b:c', metadata: {}, origin: { kind: 'pull' } } as unknown as StoredVariant,
       overflow
     } as const
     const hooks = {
