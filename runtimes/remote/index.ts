@@ -6,7 +6,6 @@ import { parseModelName } from '../../core/models/model-name.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { isObject } from '../../core/system/json-object.ts'
-import { createRemoteEngine } from './remote-engine.ts'
 import type { RemoteServers } from './remote-servers.ts'
 import { SERVER_KINDS } from './server-kinds.ts'
 
@@ -80,8 +79,11 @@ export default definePlugin({
     const remotes = new Map<string, { settings: RemoteModel; servers: RemoteServers }>()
     const configured = Object.entries(options.models)
     if (configured.length === 0) return {}
-    // Most configurations have no remote models.
-    const { createRemoteServers } = await import('./remote-servers.ts')
+    // Most configurations have no remote models, and undici takes a tenth of a start.
+    const [{ createRemoteServers }, { createRemoteEngine }] = await Promise.all([
+      import('./remote-servers.ts'),
+      import('./remote-engine.ts')
+    ])
     const models: BroughtModel[] = configured.map(([name, settings]) => {
       parseModelName(name)
       const servers = createRemoteServers(name, settings.servers, { interval, timeout, log, kind: settings.kind })
