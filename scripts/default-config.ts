@@ -66,7 +66,8 @@ function withComments(rows: { text: string; comment: string }[], indent?: string
   return rows.flatMap(({ text, comment }) => {
     if (comment === '') return [text]
     const line = `${text.padEnd(column)}# ${comment}`
-    return line.length <= WIDTH ? [line] : [...wrapped(comment, indent ?? /^ */.exec(text)![0]), text]
+    const fits = text.length < column && line.length <= WIDTH
+    return fits ? [line] : [...wrapped(comment, indent ?? /^ */.exec(text)![0]), text]
   })
 }
 
