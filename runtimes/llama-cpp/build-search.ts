@@ -11,6 +11,7 @@ import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { OnProgress } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { untilAborted } from '../../core/system/abort-signals.ts'
+import { BuildImpossible, isSourceUnavailable } from '../../core/system/compile.ts'
 import {
   type BuildRecord,
   type BuildsDirectory,
@@ -22,7 +23,6 @@ import {
 } from './builds-directory.ts'
 import { findRuntime, getPosition, isForGpus, matchesChoice } from './ranking.ts'
 import { createAttempts, listReasons, missingText } from './search-report.ts'
-import { BuildImpossible, isSourceUnavailable } from './sources/compile.ts'
 import { usableDevices, type VerifyBuild } from './verify-build.ts'
 
 export interface BuildsContext {

@@ -1,8 +1,8 @@
 import type { ArchivePattern, Build, Fit, RankedCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
 import { errorMessage } from '../../core/errors.ts'
+import type { ReleaseAsset } from '../../core/system/release-server.ts'
 import { compareVersions, knowsLibraries, SCORES } from './kinds/scores.ts'
-import type { ReleaseAsset } from './sources/release-server.ts'
 
 interface Match {
   /** The archive, then the archive of its libraries, if there is one. */

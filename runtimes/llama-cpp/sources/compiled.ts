@@ -12,11 +12,6 @@ import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { runTool, ToolError } from '../../../core/system/child-process.ts'
-import { namesIn } from '../../../core/system/folder-names.ts'
-import { packageRoot } from '../../../core/system/package-info.ts'
-import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
-import { hasLibrary } from '../kinds/scores.ts'
-import { PROGRAMS, prebuiltLibraries, programsIn } from '../programs.ts'
 import {
   BuildImpossible,
   type CompileOptions,
@@ -26,7 +21,12 @@ import {
   isSourceUnavailable,
   SourceUnavailable,
   type ToolChain
-} from './compile.ts'
+} from '../../../core/system/compile.ts'
+import { namesIn } from '../../../core/system/folder-names.ts'
+import { packageRoot } from '../../../core/system/package-info.ts'
+import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
+import { hasLibrary } from '../kinds/scores.ts'
+import { isProgramOrLibrary, PROGRAMS, prebuiltLibraries, programsIn } from '../programs.ts'
 import { copyConverter, fetchPackage, fetchSource, type LlamaSource, type SourcePackage } from './llama-source.ts'
 
 export interface SourceOptions extends Omit<SourcePackage, 'work'> {
@@ -40,7 +40,7 @@ interface Route {
   what: string
   /** Packages in addition to the source. */
   packages: string[]
-  make(options: CompileOptions, waiting: Waiting): Promise<void>
+  make(options: CompileOptions & { source: LlamaSource }, waiting: Waiting): Promise<void>
 }
 
 function failureText(error: unknown): string {
@@ -69,7 +69,9 @@ export function compiledSource({ name, version, directory, prebuilt, env, log, t
     const target = join(directory, id)
     const folder = await unfinishedFolder(directory)
     try {
-      const options = { source, tools, work: join(work, 'build'), target: folder, env, log }
+      const subject = `llama.cpp ${source.release}`
+      const places = { work: join(work, 'build'), target: folder }
+      const options = { subject, source, tools, ...places, isResult: isProgramOrLibrary, env, log }
       await route.make(options, { signal, onProgress })
       const hasConverter = await copyConverter(source, join(folder, 'converter'))
       await rm(target, { recursive: true, force: true })
@@ -87,7 +89,7 @@ export function compiledSource({ name, version, directory, prebuilt, env, log, t
         origin: origin + libraries,
         ...(hasConverter && { converter: { directory: join(target, 'converter'), version: source.release } })
       }
-      onProgress?.({ phase: 'proving', subject: `llama.cpp ${source.release}` })
+      onProgress?.({ phase: 'proving', subject })
       await trial(candidate, request)
       await rm(work, { recursive: true, force: true })
       return candidate
@@ -111,7 +113,7 @@ export function compiledSource({ name, version, directory, prebuilt, env, log, t
         explain(`corral does not compile ${runtime.name} builds for ${platform} ${arch}`)
         return undefined
       }
-      const tools = await findToolChain(env)
+      const tools = await findToolChain('llama.cpp', env)
       await mkdir(work, { recursive: true })
       const packages: SourcePackage = { name, version, work, env, log }
       const routes = await routesFor(request, tools, packages, prebuilt)
@@ -268,8 +270,8 @@ async function prebuiltRoute(
       const settings = { LLAMA_SOURCE_DIR: source.directory, PREBUILT_DIR: folder, ...libraries }
       const project = join(packageRoot, 'runtimes', 'llama-cpp', 'prebuilt-server')
       await compile(project, jobs => ({ ...settings, JOBS: jobs }), ['all'], options, waiting)
-      await copyBinaries(folder, target)
-      if (replacements !== undefined) await copyBinaries(replacements, target)
+      await copyBinaries(folder, target, isProgramOrLibrary)
+      if (replacements !== undefined) await copyBinaries(replacements, target, isProgramOrLibrary)
       // The links are in the build's own folder, which its libraries search first. LD_LIBRARY_PATH is not needed.
       for (const { path } of cuda) await symlink(path!, join(target, basename(path!)))
     }

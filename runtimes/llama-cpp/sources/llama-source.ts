@@ -6,10 +6,10 @@ import type { Build, ConversionTools } from '../../../core/contracts/builds.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { findExecutable, runTool, type ToolLog } from '../../../core/system/child-process.ts'
+import type { ReleaseServer } from '../../../core/system/release-server.ts'
+import { unpackTar } from '../../../core/system/unpack.ts'
 import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
 import { releaseTag } from '../kinds/scores.ts'
-import { unpackTar } from './archive.ts'
-import type { ReleaseServer } from './release-server.ts'
 
 /** An npm package with llama.cpp's source as a git bundle (node-llama-cpp), and how it is fetched. */
 export interface SourcePackage {

@@ -5,18 +5,18 @@ import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
-import { unfinishedFolder } from '../builds-directory.ts'
-import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from '../kinds/scores.ts'
-import { chooseArchives, whyUnsupported } from '../ranking.ts'
-import { placeArchives } from './archive.ts'
-import bundled from './bundled-release.json' with { type: 'json' }
 import {
   isMissing,
   type Release,
   type ReleaseAsset,
   ReleaseServer,
   type ReleaseServerOptions
-} from './release-server.ts'
+} from '../../../core/system/release-server.ts'
+import { unfinishedFolder } from '../builds-directory.ts'
+import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from '../kinds/scores.ts'
+import { chooseArchives, whyUnsupported } from '../ranking.ts'
+import { placeArchives } from './archive.ts'
+import bundled from './bundled-release.json' with { type: 'json' }
 
 export interface ReleasesOptions extends ReleaseServerOptions {
   tag: string
@@ -99,7 +99,9 @@ export class Releases {
 
   constructor(options: ReleasesOptions) {
     this.#options = options
-    this.server = new ReleaseServer(options)
+    const advice =
+      ', set runtimes.release.api_url to a mirror, or install an archive with "corral runtime install <file>"'
+    this.server = new ReleaseServer({ ...options, advice })
     this.followsLatest = options.tag === 'latest'
   }
 

@@ -8,17 +8,12 @@ import t from 'tap'
 import type { BuildCandidate, BuildKind, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
+import { type BuildTool, buildFraction, compilerCount, installCommand } from '../../../core/system/compile.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import { cuda12, cuda13 } from '../../../runtimes/llama-cpp/kinds/cuda.ts'
 import { cpu, sycl, vulkan } from '../../../runtimes/llama-cpp/kinds/index.ts'
 import { rocm } from '../../../runtimes/llama-cpp/kinds/rocm.ts'
 import { isProgramOrLibrary, prebuiltLibraries } from '../../../runtimes/llama-cpp/programs.ts'
-import {
-  type BuildTool,
-  buildFraction,
-  compilerCount,
-  installCommand
-} from '../../../runtimes/llama-cpp/sources/compile.ts'
 import { compiledSource, prebuiltPackage, type SourceOptions } from '../../../runtimes/llama-cpp/sources/compiled.ts'
 import { fetchConverter } from '../../../runtimes/llama-cpp/sources/llama-source.ts'
 import { readFixture } from '../../support/fixture.ts'

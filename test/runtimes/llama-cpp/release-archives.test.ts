@@ -2,12 +2,13 @@ import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'no
 import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import t from 'tap'
+import { getSha256, type ReleaseAsset } from '../../../core/system/release-server.ts'
+import { findDanger, unpackArchive } from '../../../core/system/unpack.ts'
 import { cuda12 } from '../../../runtimes/llama-cpp/kinds/cuda.ts'
 import { builtInKinds } from '../../../runtimes/llama-cpp/kinds/index.ts'
 import { byRelease, isNewerRelease, releaseTag } from '../../../runtimes/llama-cpp/kinds/scores.ts'
-import { findDanger, parseDigest, readArchiveName, unpackArchive } from '../../../runtimes/llama-cpp/sources/archive.ts'
+import { parseDigest, readArchiveName } from '../../../runtimes/llama-cpp/sources/archive.ts'
 import { releaseId } from '../../../runtimes/llama-cpp/sources/release.ts'
-import { getSha256, type ReleaseAsset } from '../../../runtimes/llama-cpp/sources/release-server.ts'
 import { readFixture } from '../../support/fixture.ts'
 
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })

@@ -2,11 +2,9 @@ import { existsSync } from 'node:fs'
 import { cp, mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import { availableParallelism, freemem } from 'node:os'
 import { join } from 'node:path'
-import type { Waiting } from '../../../core/contracts/progress.ts'
-import { CorralError } from '../../../core/errors.ts'
-import { findExecutable, runTool, type ToolLog } from '../../../core/system/child-process.ts'
-import { isProgramOrLibrary } from '../programs.ts'
-import type { LlamaSource } from './llama-source.ts'
+import type { Waiting } from '../contracts/progress.ts'
+import { CorralError } from '../errors.ts'
+import { findExecutable, runTool, type ToolLog } from './child-process.ts'
 import managers from './package-managers.json' with { type: 'json' }
 
 /** A source is unavailable for all kinds of builds. The same search does not try it again. */
@@ -41,8 +39,8 @@ export function installCommand(missing: readonly BuildTool[], platform: NodeJS.P
   return commands.join(' && ')
 }
 
-/** Finds the tools for compiling. @throws SourceUnavailable with the missing tools and how to install them */
-export async function findToolChain(env: NodeJS.ProcessEnv) {
+/** Finds the tools for compiling a program. @throws SourceUnavailable with missing tools and how to install them */
+export async function findToolChain(program: string, env: NodeJS.ProcessEnv) {
   const windows = process.platform === 'win32'
   const find = (...names: string[]) => names.map(name => findExecutable(name, env)).find(path => path !== undefined)
   const cmake = find('cmake')
@@ -58,7 +56,7 @@ export async function findToolChain(env: NodeJS.ProcessEnv) {
     const command = installCommand(missing, process.platform, osRelease)
     const advice = command === undefined ? '' : `; install with: ${command}`
     throw new SourceUnavailable(
-      `compiling llama.cpp needs tools that are not installed: ${missing.join(', ')}${advice}`
+      `compiling ${program} needs tools that are not installed: ${missing.join(', ')}${advice}`
     )
   }
   return {
@@ -88,11 +86,14 @@ export function compilerCount(cores: number, freeMemory: number): number {
 }
 
 export interface CompileOptions {
-  source: LlamaSource
+  /** Name and version of the program. */
+  subject: string
   tools: ToolChain
   /** Folder for object files. Emptied first. */
   work: string
   target: string
+  /** Whether a file that the build left is one of its programs and libraries. */
+  isResult(name: string): boolean
   env: NodeJS.ProcessEnv
   log: ToolLog
 }
@@ -102,10 +103,9 @@ export async function compile(
   project: string,
   settings: (jobs: string) => Record<string, string>,
   targets: readonly string[],
-  { source, tools, work, target, env, log }: CompileOptions,
+  { subject, tools, work, target, isResult, env, log }: CompileOptions,
   { signal, onProgress }: Waiting
 ): Promise<void> {
-  const subject = `llama.cpp ${source.release}`
   const jobs = String(compilerCount(availableParallelism(), freemem()))
   // Starts from scratch: a compiler that was killed leaves half an object file.
   await rm(work, { recursive: true, force: true })
@@ -127,14 +127,14 @@ export async function compile(
     onProgress?.({ phase: 'building', subject, fraction })
   })
   const bin = [join(work, 'bin', 'Release'), join(work, 'bin')].find(path => existsSync(path))
-  if (bin === undefined) throw new Error(`the build of llama.cpp left no programs in ${work}`)
-  await copyBinaries(bin, target)
+  if (bin === undefined) throw new Error(`the build of ${subject} left no programs in ${work}`)
+  await copyBinaries(bin, target, isResult)
 }
 
-export async function copyBinaries(from: string, target: string): Promise<void> {
+export async function copyBinaries(from: string, target: string, isResult: CompileOptions['isResult']): Promise<void> {
   await mkdir(target, { recursive: true })
   for (const name of await readdir(from)) {
     // Libraries have names with and without their version. One is a link to the other.
-    if (isProgramOrLibrary(name)) await cp(join(from, name), join(target, name), { verbatimSymlinks: true })
+    if (isResult(name)) await cp(join(from, name), join(target, name), { verbatimSymlinks: true })
   }
 }

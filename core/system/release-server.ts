@@ -3,16 +3,23 @@ import { open as openFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
 import type { Dispatcher } from 'undici'
-import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
-import { formatBytes } from '../../../core/system/bytes.ts'
-import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
-import { diskRefusal } from '../../../core/system/disk-space.ts'
-import { parseDuration } from '../../../core/system/duration.ts'
-import { fits } from '../../../core/system/schema-check.ts'
-import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
-import type { RuntimesOptions } from '../options.ts'
+import { CorralError, errorMessage, isSystemError } from '../errors.ts'
+import { formatBytes } from './bytes.ts'
+import { openConnections, type ServerConnections } from './connections.ts'
+import { diskRefusal } from './disk-space.ts'
+import { parseDuration } from './duration.ts'
+import { fits } from './schema-check.ts'
+import { parseUntrustedJson } from './untrusted-json.ts'
 
-export interface ReleaseServerOptions extends Omit<RuntimesOptions['release'], 'tag'> {
+export interface ReleaseServerOptions {
+  /** Address of a server with GitHub's API for releases. */
+  api_url: string
+  /** Mirror to download from instead of https://github.com. Empty for none. */
+  download_url: string
+  repository: string
+  connect_timeout: string | number
+  /** What else a user can do who gets no more answers without a credential: the end of a sentence. */
+  advice?: string
   /** Milliseconds without a byte after which a connection is given up. */
   stallTimeout?: number
 }
@@ -57,14 +64,19 @@ export class ReleaseStatusError extends CorralError {
   readonly answered: number
 
   /** @param redirected after a redirect, 403 means that the address has expired, not too many requests */
-  constructor(url: string, status: number, headers: Dispatcher.ResponseData['headers'], redirected: boolean) {
+  constructor(
+    url: string,
+    status: number,
+    headers: Dispatcher.ResponseData['headers'],
+    redirected: boolean,
+    advice?: string
+  ) {
     if (status === 429 || (status === 403 && !redirected)) {
       const reset = Number(headers['x-ratelimit-reset']) - Date.now() / 1000
       const seconds = Number(headers['retry-after'] ?? (reset > 0 ? Math.ceil(reset) : 60)) || 60
       super(
         'hub_rate_limited',
-        `${url}: status ${status} (too many requests without a credential). Try again in ${Math.ceil(seconds / 60)} ` +
-          'min, set runtimes.release.api_url to a mirror, or install an archive with "corral runtime install <file>".',
+        `${url}: status ${status} (too many requests without a credential). Try again in ${Math.ceil(seconds / 60)} min${advice ?? ''}.`,
         { retryAfter: seconds }
       )
     } else super('hub_unreachable', `${url}: status ${status}`)
@@ -133,7 +145,7 @@ export class ReleaseServer {
         if (![301, 302, 303, 307, 308].includes(statusCode) || typeof answer.location !== 'string') {
           // Signed addresses must not appear in messages.
           const where = redirects === 0 ? address : `${address} (at ${url.host})`
-          throw new ReleaseStatusError(where, statusCode, answer, redirects > 0)
+          throw new ReleaseStatusError(where, statusCode, answer, redirects > 0, this.#options.advice)
         }
         url = new URL(answer.location, url)
       }
@@ -142,7 +154,7 @@ export class ReleaseServer {
       signal.throwIfAborted()
       if (error instanceof CorralError) throw error
       const reasons = (error instanceof AggregateError ? error.errors : [error]).map(errorMessage)
-      const message = `${address}: ${[...new Set(reasons)].join('; ')}. Check the network and its proxy (HTTPS_PROXY), or set a mirror with runtimes.release.`
+      const message = `${address}: ${[...new Set(reasons)].join('; ')}. Check the network and its proxy (HTTPS_PROXY), or set a mirror.`
       throw new CorralError('hub_unreachable', message, { cause: error })
     }
   }
@@ -166,7 +178,7 @@ export class ReleaseServer {
       if (fits(ReleaseSchema, release)) {
         return { tag_name: release.tag_name, assets: release.assets.filter(asset => fits(AssetSchema, asset)) }
       }
-      const text = `${api} does not answer as GitHub's API for releases does. Check runtimes.release.api_url.`
+      const text = `${api} does not answer as GitHub's API for releases does. Check its address in config.yaml.`
       throw new CorralError('hub_unreachable', text)
     })
   }
