@@ -160,7 +160,7 @@ writeFileSync(mark, 'x'.repeat(tries + 1))
   }
 })
 
-t.test('supports builds without the child protocol, and kills one that ignores SIGTERM', async t => {
+t.test('the provider supports builds without the child protocol, and kills one that ignores SIGTERM', async t => {
   const playing = play(t, `${SERVER}process.on('SIGTERM', () => {})`)
   const engine = await playing.engine
   t.equal(engine.contextSize, 512)
@@ -173,7 +173,7 @@ t.test('supports builds without the child protocol, and kills one that ignores S
   t.same(readdirSync(playing.run), [])
 })
 
-t.test('rejects a server that does not describe itself', async t => {
+t.test('the provider rejects a server that does not describe itself', async t => {
   const { engine } = play(t, `${SERVER}delete routes['/props']`)
   const error = await failure(engine)
   t.equal(error.code, 'load_failed')
@@ -196,7 +196,7 @@ if (!existsSync(mark)) {
   await engine.stop()
 })
 
-t.test('handles broken connections', async t => {
+t.test('the provider handles broken connections', async t => {
   const breaking = `
 let seen = 0
 globalThis.onRequest = (request, response) => {

@@ -75,7 +75,7 @@ t.test('a distributed model', async t => {
   t.match(one.text(), /Lends +CPU /)
   const spread = await startCorral(t, { config: settings(one, two) })
 
-  await t.test('answers as on a single machine', async t => {
+  await t.test('a distributed model answers as on a single machine', async t => {
     const single = await startCorral(t)
     for (const question of QUESTIONS) {
       const [there, here] = [await ask(spread, question), await ask(single, question)]

@@ -86,7 +86,7 @@ async function importLarge(t: Test, corral: Corral, name: string, mebibytes: num
   return { ...variant, address: `/api/files/${name}/Q8_0/${variant.revision}/${variant.files[0].path}` }
 }
 
-t.test('serves the files of a model', async t => {
+t.test('the files API serves the files of a model', async t => {
   const corral = await startCorral(t)
   const digest = sha256(BYTES).digest()
   const { status, body } = await corral.json(`/api/files/${DEMO}`)

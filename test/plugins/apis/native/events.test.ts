@@ -149,7 +149,7 @@ t.test('a stalled reader does not delay others', async t => {
   await state.leave()
 })
 
-t.test('refuses unknown topics, HEAD and too many streams', async t => {
+t.test('the feed refuses unknown topics, HEAD and too many streams', async t => {
   t.match(await corral.json('/api/events?topics=everything'), { status: 400, body: { code: 'invalid_request' } })
   t.equal((await corral.send('/api/events', undefined, { method: 'HEAD' })).status, 405)
   const some = await readState(corral, '?topics=server,memory')

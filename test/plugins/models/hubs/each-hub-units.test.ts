@@ -24,7 +24,7 @@ function readHubCases<Cases>(key: string): Cases {
   return JSON.parse(cases)
 }
 
-t.test("parses Hugging Face's listings", async t => {
+t.test("a hub parses Hugging Face's listings", async t => {
   const { siblings, tree: entries, ...expected } = readHubCases<Record<string, any[]>>('huggingFaceListing')
   const files = (await filesFromInfo({ siblings }))!
   t.same(JSON.parse(JSON.stringify(files)), expected.fromSiblings)
@@ -45,7 +45,7 @@ t.test("parses Hugging Face's listings", async t => {
 })
 type PageCase = [link: string | undefined, page: string | undefined, endpoint?: string]
 
-t.test('rejects impossible sizes and digests in listings', async t => {
+t.test('a hub rejects impossible sizes and digests in listings', async t => {
   const info = (fields: object) => filesFromInfo({ siblings: [{ rfilename: 'a.gguf', ...fields }] })
   const tree = (fields: object) => filesFromTree([{ path: 'a.gguf', ...fields }], true)
   const listing = (fields: object) => readListing({ Data: { Files: [{ Path: 'a.gguf', ...fields }] } }, 'M', 'a/b')
@@ -79,7 +79,7 @@ t.test('rejects impossible sizes and digests in listings', async t => {
   t.match(error, { code: 'hub_unreachable', message: /^Hub says that the size of "a\.gguf" is "x\\nx.{60,80}…, which/ })
 })
 
-t.test('parses listings of ModelScope and other corrals', async t => {
+t.test('a hub parses listings of ModelScope and other corrals', async t => {
   const Files = readHubCases<object[]>('modelScopeListing')
   t.strictSame(await readListing({ Data: { Files } }, 'ModelScope', 'a/b'), {
     files: [
@@ -105,7 +105,7 @@ t.test('parses listings of ModelScope and other corrals', async t => {
   }
 })
 
-t.test('parses plain addresses', async t => {
+t.test('a hub parses plain addresses', async t => {
   t.strictSame(parseAddress('https://user:p%40ss@example.org/a.gguf?v=1#x'), {
     id: 'https://example.org/a.gguf?v=1',
     credentials: { authorization: `Basic ${Buffer.from('user:p@ss').toString('base64')}` },
@@ -128,7 +128,7 @@ t.test('parses plain addresses', async t => {
   }
 })
 
-t.test("reads endpoints, tokens and Hugging Face's environment", async t => {
+t.test("a hub reads endpoints, tokens and Hugging Face's environment", async t => {
   const at = (setting: string, variable?: string) =>
     resolveEndpoint(setting, 'HUB', 'https://usual.org', variable === undefined ? {} : { HUB: variable })
   type EndpointCase = [setting: string, variable: string | undefined, endpoint: string]

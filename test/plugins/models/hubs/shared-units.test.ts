@@ -25,7 +25,7 @@ t.test('unsafe paths in listings are rejected', async t => {
   }
 })
 
-t.test('parses ETags and digests', async t => {
+t.test('a hub parses ETags and digests', async t => {
   t.strictSame(parseEtag(`"${SHA1}"`), { value: SHA1, weak: false })
   t.strictSame(parseEtag(`W/"${SHA1}"`), { value: SHA1, weak: true })
   t.strictSame(parseEtag(SHA1), { value: SHA1, weak: false })
@@ -67,7 +67,7 @@ t.test('private addresses are recognized', async t => {
   }
 })
 
-t.test('checks redirects', async t => {
+t.test('a hub checks redirects', async t => {
   const judge = (location: string | undefined, from = 'https://hub.example.org/a/b', start = from) =>
     checkRedirect(location, { start: new URL(start), from: new URL(from), trustedHosts: ['alias.example.org'] })
   const followed = (location: string, from?: string, start?: string) => {
@@ -112,7 +112,7 @@ t.test('only temporary failures are retried', async t => {
   t.equal(retryDelay(0, undefined, NOW, 0), 200)
 })
 
-t.test('explains connection errors', async t => {
+t.test('a hub explains connection errors', async t => {
   const error = (code: string, message = 'x') => Object.assign(new Error(message), { code })
   t.match(connectionErrorText(error('ENOTFOUND'), 'hub.example'), /"hub.example" is unknown/)
   t.match(connectionErrorText(error('ECONNREFUSED'), 'hub.example'), /nothing listens at hub.example/)
@@ -126,7 +126,7 @@ t.test('explains connection errors', async t => {
   t.equal(connectionErrorText(new Error('Strange.'), 'h'), 'h: Strange')
 })
 
-t.test('reads file locations from responses', async t => {
+t.test('a hub reads file locations from responses', async t => {
   const redirect = {
     'x-linked-size': '1048576',
     'x-linked-etag': `"${SHA256}"`,

@@ -15,7 +15,7 @@ const tables = readFixture<{
   devices: [kind: string, id: string, description: string, used: boolean][]
 }>('archive-cases.yaml')
 
-t.test('chooses archives from the current file names', async t => {
+t.test('the release source chooses archives from the current file names', async t => {
   const asset = (name: string) => ({ name, browser_download_url: `https://x/${name}`, size: 1 })
   const chosen = (kind: string, hardware: Hardware, names: readonly string[] = NAMES) => {
     const found = chooseArchives(builtInKinds.find(({ name }) => name === kind)!, hardware, names.map(asset))
@@ -101,7 +101,7 @@ t.test('chooses archives from the current file names', async t => {
   t.same(candidate({ ...linux, ...UNKNOWN_SYSTEM }, 'cuda-13').missing, [])
 })
 
-t.test('sets the environment, and lists devices that show that it works', async t => {
+t.test('the release source sets the environment, and lists devices that show that it works', async t => {
   const six = amd('AMD Radeon RX 6800', 'gfx1030')
   const own = amd('AMD Radeon Graphics', 'gfx1036', INTEGRATED)
   const old = nvidia('GTX 1060', '6.1', '580.95', '13.0')

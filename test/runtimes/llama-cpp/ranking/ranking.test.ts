@@ -7,7 +7,7 @@ import { rankRuntimes } from '../../../../runtimes/llama-cpp/ranking.ts'
 import { machine, nvidia } from './machines.ts'
 import { CASES, candidate, MISSING, NAMES, order } from './support.ts'
 
-t.test('ranks the kinds of builds that can work on a machine', async t => {
+t.test('the ranking orders the kinds of builds that can work on a machine', async t => {
   for (const [what, hardware, expected] of CASES) {
     const names = what.includes('a release without ROCm') ? NAMES.filter(name => !name.includes('rocm')) : NAMES
     t.equal(order(hardware, names), expected, what)
@@ -23,7 +23,7 @@ t.test('ranks the kinds of builds that can work on a machine', async t => {
   }
 })
 
-t.test('names what is missing and how to fix it', async t => {
+t.test('the ranking names what is missing and how to fix it', async t => {
   const missing = (hardware: Hardware, runtime: string) => candidate(hardware, runtime).missing
   for (const { hardware, runtime, what, fix = '' } of MISSING) {
     const found = missing(hardware, runtime).find(one => new RegExp(what).test(one.what))
@@ -48,7 +48,7 @@ t.test('names what is missing and how to fix it', async t => {
   ])
 })
 
-t.test('ranks kinds from plugins', async t => {
+t.test('the ranking includes kinds from plugins', async t => {
   const own: RuntimeDescriptor = {
     name: 'npu',
     kind: 'unknown',
@@ -74,7 +74,7 @@ t.test('ranks kinds from plugins', async t => {
   t.same(new Set(builtInKinds.map(({ name }) => name)).size, builtInKinds.length)
 })
 
-t.test('compares versions number by number', async t => {
+t.test('the ranking compares versions number by number', async t => {
   for (const [a, b, sign] of [
     ['580.95.05', '580', 1],
     ['580', '580.0.0', 0],

@@ -92,7 +92,7 @@ const WHOLE = { size: content.length, sha256: sha256(content) }
 const unknown = (...facts: (keyof TransferFile)[]) =>
   Object.fromEntries(facts.map(fact => [fact, undefined])) as Partial<TransferFile>
 
-t.test('downloads a file over several connections and verifies it', async t => {
+t.test('the transfer engine downloads a file over several connections and verifies it', async t => {
   const { server, target, run, reports } = await setUp(t, { fault: () => ({ rate: 8 * MiB }) })
   t.strictSame(await run(), WHOLE)
   t.ok(readFileSync(target).equals(content))
@@ -104,7 +104,7 @@ t.test('downloads a file over several connections and verifies it', async t => {
   t.ok(reports.every(([completed], i) => i === 0 || completed >= reports[i - 1]![0]))
 })
 
-t.test('downloads from servers and files of every kind', async t => {
+t.test('the transfer engine downloads from servers and files of every kind', async t => {
   const small = sampleBytes(300_000, 1)
   const cases: [what: string, given: Setup, most?: number][] = [
     ['a range with status 200', { fault: () => ({ rangeAs200: true }) }],
