@@ -1,5 +1,3 @@
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
@@ -10,13 +8,13 @@ import { until } from '../../../support/corral.ts'
 import { each } from '../../../support/each.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { failure } from '../../../support/failure.ts'
+import { newFolder } from '../../../support/folder.ts'
 import { startService, variantOf } from './support.ts'
 
 // Runs the official client against a real llama-server: results must match those of OpenAI's service.
 // test/clients has the usual requests.
 const MODEL = 'corral/tiny-chat'
-const runs = mkdtempSync(join(tmpdir(), 'corral-openai-'))
-t.teardown(() => rmSync(runs, { recursive: true, force: true }))
+const runs = newFolder(t)
 const build = buildOf(join(engineBuildFolder(), process.platform === 'win32' ? 'llama-server.exe' : 'llama-server'))
 let started = 0
 const service = await startService(t, {
