@@ -68,7 +68,7 @@ t.test('findExecutable finds programs', async t => {
   t.equal(findExecutable(join(directory, 'tool'), { PATH: '' }), join(directory, 'tool'))
 })
 
-t.test('runTool', async t => {
+t.test('runTool runs a program to its end', async t => {
   const directory = t.testdir()
   const sh = (script: string, options = {}) => runTool('sh', ['-c', script], { cwd: directory, ...options })
 

@@ -121,7 +121,7 @@ t.test('the Hugging Face hub lists repositories on servers with only part of the
     t.strictSame(found.files, [{ path: 'a.gguf', size: undefined }])
     t.match(found.revision, /^listing-[0-9a-f]{40}$/)
   })
-  t.test('a tree but no listing', async t => {
+  t.test('the Hugging Face hub lists the tree if there is no listing', async t => {
     const { hub } = await hubWith(t, {
       '/api/models/acme/Tiny/tree/main': {
         headers: { 'x-repo-commit': COMMIT },
@@ -289,7 +289,7 @@ t.test('refusals are explained', async t => {
     await server.close()
     await t.rejects(list(hub), failing('hub_unreachable', /nothing listens at 127.0.0.1/))
   })
-  t.test('endless redirects', async t => {
+  t.test('endless redirects fail', async t => {
     const { server, hub } = await hubWith(t, ({ url }) => ({ status: 302, headers: { location: `${url}x` } }))
     const error = await failure(list(hub))
     t.match(error.message, /redirects more than 5 times/)
