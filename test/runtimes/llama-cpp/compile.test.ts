@@ -191,7 +191,7 @@ t.test('a build from source compiles everything when prebuilt libraries cannot b
     t.match(tools.calls().at(-2), /-DGGML_NATIVE=ON -DGGML_RPC=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF/)
     t.same(readdirSync(directory), ['source-v0.5.0-cpu'])
   }
-  t.test('if switched off', full({ prebuilt: false }, undefined))
+  t.test('everything is compiled if prebuilt libraries are switched off', full({ prebuilt: false }, undefined))
   t.test('if there is no package', full({ hardware: { ...plainMachine, glibc: undefined } }, undefined))
   t.test(
     'if the package has another release',
@@ -275,7 +275,7 @@ t.test('a build from source compiles for GPUs', thorough, async t => {
     t.match(tools.calls().at(-2), /-DGGML_HIP=ON -DGPU_TARGETS=gfx1100/)
   })
 
-  t.test('never compiles some kinds', async t => {
+  t.test('some kinds are never compiled', async t => {
     const { provide, reasons } = sourceWith(fakeTools(t), { runtime: sycl, hardware: gpuMachine })
     t.equal(await provide(), undefined)
     t.match(reasons, [/does not compile sycl builds for linux x64/])

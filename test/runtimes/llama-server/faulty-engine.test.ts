@@ -7,6 +7,7 @@ import { processStartTime } from '../../../core/system/processes.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../../runtimes/llama-server/engine.ts'
 import { readText } from '../../../runtimes/llama-server/response-body.ts'
 import { failure } from '../../support/failure.ts'
+import { trialCount } from '../../support/trial-count.ts'
 import { buildOf, engineDeps, engineSpec } from './support.ts'
 
 // Scripts play faults that the real llama-server does not show on demand.
@@ -55,6 +56,9 @@ function play(t: { teardown(end: () => Promise<void>): void }, script: string, g
   })
   return { engine, run, progress }
 }
+
+// Most of these tests wait.
+t.jobs = 4
 
 t.test('a hanging load is given up', async t => {
   const { engine, run } = play(t, `console.log('my pid', process.pid)\nsetInterval(() => {}, 1000)`, {
@@ -117,7 +121,7 @@ t.test('a GPU failure before the launch is recorded ends the engine', async t =>
 echo 'error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)' >&2
 exec sleep 1000
 `
-  for (let trial = 0; trial < 10; trial++) {
+  for (let trial = 0; trial < trialCount(3); trial++) {
     const { engine, run } = play(t, script, { loadTimeout: 20_000 })
     const error = await failure(engine)
     t.same([error.code, error.details?.cause], ['insufficient_memory', 'out_of_gpu_memory'])

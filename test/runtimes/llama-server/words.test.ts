@@ -129,7 +129,7 @@ t.test('the provider reads the flags from a help text', t => {
   t.end()
 })
 
-t.test('cleans the environment', t => {
+t.test('the provider cleans the environment', t => {
   const kept = {
     PATH: '/bin',
     Path: 'C:\\bin',
@@ -154,7 +154,7 @@ t.test('cleans the environment', t => {
   t.end()
 })
 
-t.test('allocates addresses', async t => {
+t.test('the provider allocates addresses', async t => {
   t.ok(isUsableSocketPath('/tmp/corral-abc/engine.sock'))
   t.notOk(isUsableSocketPath('/tmp/a,b/engine.sock'))
   t.notOk(isUsableSocketPath(`/${'ü'.repeat(50)}`), 'bytes matter, not letters')

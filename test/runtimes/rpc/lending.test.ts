@@ -93,7 +93,7 @@ t.test('the cache of weights is limited and contains only complete files', async
   t.same(readdirSync(folder), [], 'one was being written when everything ended, the other is truncated')
 })
 
-t.test('runs a worker on the real ggml-rpc-server', async t => {
+t.test('a worker host runs the real ggml-rpc-server', async t => {
   const build = realBuild()
   const rpcServer = join(build.directory, 'ggml-rpc-server')
   const deps = {

@@ -70,7 +70,7 @@ const settings = (...workers: Lent[]) =>
 
 t.setTimeout(900_000)
 
-t.test('a distributed model', async t => {
+t.test('a distributed model is loaded and answers', async t => {
   const [one, two] = await Promise.all([lend(t), lend(t)])
   t.match(one.text(), /Lends +CPU /)
   const spread = await startCorral(t, { config: settings(one, two) })

@@ -473,7 +473,7 @@ t.test('the Messages API clears more only when the rest reaches the trigger, for
   t.not(first, 8)
 })
 
-t.test('remembers across restarts how far conversations were cleared', async t => {
+t.test('the Messages API remembers across restarts how far conversations were cleared', async t => {
   const file = join(t.testdir(), 'cache', 'cleared.json')
   const first = new ClearedSteps(file)
   await clear(5, { trigger: TRIGGER }, first)

@@ -260,7 +260,7 @@ t.test('the Ollama API creates a model from an uploaded file', async t => {
   })
 })
 
-t.test('quantizes a GGUF', async t => {
+t.test('the Ollama API quantizes a GGUF', async t => {
   const events: any[] = []
   for await (const event of await client.create({ model: 'me/q4', from: DEMO, quantize: 'q4_K_M', stream: true })) {
     events.push(event)

@@ -128,7 +128,7 @@ t.test('the Responses API writes reasoning, text and calls as events', async t =
   })
 })
 
-t.test('calls of namespaced functions', async t => {
+t.test('calls of namespaced functions name their namespace', async t => {
   const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }
   const { response } = write(t, headOf({ tools: [TOOL, group] }), [
     { toolCalls: [{ index: 0, name: 'look', arguments: '{}' }] },
@@ -178,7 +178,7 @@ t.test('calls of tools of every type come back as items of their type', async t 
   t.match(response.tools, HOSTED_TYPES)
 })
 
-t.test('truncated calls of tools of every type', async t => {
+t.test('truncated calls of tools of every type are incomplete', async t => {
   const cases: [string, string, object][] = CASES.truncatedCalls
   for (const [name, text, item] of cases) {
     const deltas: Delta[] = [{ toolCalls: [{ index: 0, name, arguments: text }] }, { finish: 'length' }]
@@ -187,7 +187,7 @@ t.test('truncated calls of tools of every type', async t => {
   }
 })
 
-t.test('truncated and empty answers', async t => {
+t.test('truncated answers are incomplete, and empty answers are complete', async t => {
   const cut = write(t, headOf(), [{ content: 'Once' }, { finish: 'length' }]).response
   t.match(cut, {
     status: 'incomplete',
@@ -202,7 +202,7 @@ t.test('truncated and empty answers', async t => {
   t.match(empty, { status: 'completed', output: [{ type: 'message', content: [{ text: '' }] }] })
 })
 
-t.test('log probabilities as requested', async t => {
+t.test('log probabilities are returned as requested', async t => {
   const token = (text: string, logprob: number) => ({ id: 7, token: text, bytes: [...Buffer.from(text)], logprob })
   const given = [{ ...token('Pa', -0.1), top_logprobs: [token('Pa', -0.1), token('Ro', -2)] }]
   const told = { token: 'Pa', bytes: [80, 97], logprob: -0.1 }

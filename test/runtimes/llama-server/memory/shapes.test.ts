@@ -167,7 +167,7 @@ t.test('the memory estimator handles layers with states and windows', async t =>
   t.same(mtp, [1024, 1024, 1024, 0], 'layers that guess ahead have no cache in the model itself')
 })
 
-t.test('divides weights by place', async t => {
+t.test('the memory estimator divides weights by place', async t => {
   const { keys, tensors } = await headerOf('qwen3-4b')
   const shape = modelShape(keys, tensors, 0)!
   const all = tensors.reduce((sum, { bytes }) => sum + bytes, 0)
