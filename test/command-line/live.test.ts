@@ -51,8 +51,8 @@ t.test('liveLines fits every width', async t => {
     'waiting for the server'
   )
   const empty = { address: 'http://a', reply: { models: [], loading: [] } }
-  t.match(liveLines(empty, rates, { columns: 40, rows: 9 }, NOW), [
-    '0 running, 0 waiting, 0.0 tokens/s',
+  t.match(liveLines(empty, rates, { columns: 60, rows: 9 }, NOW), [
+    'http://a  0 running, 0 waiting, 0.0 tokens/s',
     '',
     /No model/
   ])
@@ -89,7 +89,7 @@ t.test('top and ps --watch survive a restart of the server and end cleanly', asy
   })
   t.equal(answer.status, 200)
   await top.sees(/corral\/tiny-chat +\d\/\d/)
-  await narrow.sees(/\d\/\d slots, 0/)
+  await narrow.sees(/SLOTS \d\/\d/)
   const { models } = (await server.json('/api/ps')).body
   // The last token of an answer has no text.
   t.ok([0, 1].includes(answer.body.eval_count - models[0].generated_tokens), `${models[0].generated_tokens} tokens`)
