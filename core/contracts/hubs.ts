@@ -1,4 +1,6 @@
+import type { Caller } from './callers.ts'
 import type { Waiting } from './progress.ts'
+import type { StoredVariant } from './storage.ts'
 
 /** A file in a hub's listing, with at least one digest if the hub has any. */
 export interface HubFile {
@@ -15,7 +17,7 @@ export interface HubFile {
 /** A repository at one revision. Plain data: it is stored while its files are downloaded. */
 export interface HubRepository {
   hub: string
-  /** In the hub's own spelling: `owner/name`, or an address for files outside of hubs. */
+  /** In the hub's own spelling: `owner/name`, as `Hub.parse` returns it, or an address for files outside of hubs. */
   id: string
   /** Identifies the content permanently: a commit, or a fingerprint of the listing if the hub has no commits. */
   revision: string
@@ -82,6 +84,11 @@ export interface Hub {
   readonly title: string
   /** Prefixes of names at this hub, with their separator: `hf:`, `hf.co/`, `https://huggingface.co/`. */
   readonly prefixes: readonly string[]
+  /**
+   * Parses a name after its prefix, for hubs whose names do not have the form `owner/name:variant@revision`.
+   * @returns the hub's own `id`, and `owner/name` to store the model under; undefined if it is not a name
+   */
+  parse?(text: string): { id: string; name: string; revision?: string; variant?: string } | undefined
   /** Lists a repository. @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable`, … */
   repository(request: HubRequest, waiting: Waiting): Promise<HubRepository>
   /** Finds popular repositories by words in their names, those with GGUF files first. @throws as `repository` */
@@ -100,4 +107,11 @@ export interface Downloads {
   /** Adds a hub. @returns removes it. @throws Error if its name or a prefix is taken or ambiguous */
   addHub(hub: Hub): () => void
   hubs(): readonly Hub[]
+  /**
+   * Pulls a model like `corral pull`, unless it is stored.
+   * @param options.as name to store it under; required for addresses without a name
+   * @returns once it is stored
+   * @throws CorralError `repo_not_found`, `hub_unreachable`, `insufficient_storage`, `pull_cancelled`, …
+   */
+  pullModel(model: string, options?: Waiting & { as?: string; caller?: Pick<Caller, 'turn'> }): Promise<StoredVariant>
 }

@@ -283,6 +283,18 @@ export function createDownloads(options: DownloadsOptions) {
     search: (request, waiting) =>
       whenListing(request.caller, { signal: waiting.signal }, () => searchHubs(context, request, waiting)),
 
+    async pullModel(model, { as, caller = { turn: 'plugins' }, ...waiting } = {}) {
+      const plan = await service.plan({ model, caller, ...(as !== undefined && { as }) }, waiting)
+      const pull = await service.pull(plan, { detached: false, caller })
+      if (!pull) return storage.get({ ...plan.name, variant: plan.label })
+      const report = () => {
+        const { completed, total } = pull.record()
+        const fraction = total > 0 ? completed / total : 0
+        waiting.onProgress?.({ phase: 'downloading', subject: bareName(plan.name), completed, total, fraction })
+      }
+      return await pull.watch(report, waiting.signal ?? new AbortController().signal)
+    },
+
     async pull(plan, { detached, caller: { turn } }): Promise<Pull | undefined> {
       refuseWhenClosing()
       // Recorded before the model exists, so that it is listed by this name from the start.

@@ -25,19 +25,23 @@ const quoted = (text: string) => JSON.stringify(text.length > 120 ? `${text.slic
  * @param hubs available hubs; the longest matching prefix wins, ignoring case
  * @throws CorralError `invalid_model_name`, `invalid_request`
  */
-export function parsePullReference(text: unknown, hubs: readonly Pick<Hub, 'name' | 'prefixes'>[]): PullReference {
+export function parsePullReference(
+  text: unknown,
+  hubs: readonly Pick<Hub, 'name' | 'prefixes' | 'parse'>[]
+): PullReference {
   const whole = typeof text === 'string' ? text.trim() : ''
   if (whole === '') throw refusal('invalid_model_name', 'The model name is missing. Send "model": "<owner>/<name>".')
   const found = hubs
-    .flatMap(({ name, prefixes }) => prefixes.map(prefix => ({ hub: name, prefix })))
+    .flatMap(hub => hub.prefixes.map(prefix => ({ hub: hub.name, prefix, parse: hub.parse?.bind(hub) })))
     .filter(({ prefix }) => whole.toLowerCase().startsWith(prefix.toLowerCase()))
     .sort((a, b) => b.prefix.length - a.prefix.length)[0]
   if (!found) {
     refuseUnknownPrefix(whole, hubs)
     return nameReference(whole, whole)
   }
-  const { hub, prefix } = found
+  const { hub, prefix, parse } = found
   const rest = whole.slice(prefix.length)
+  if (parse) return { hub, ...hubReference(parse(rest), whole) }
   // Signed addresses contain colons and at signs: they are passed to the hub unchanged.
   if (/^https?:\/\/$/i.test(prefix)) return { hub, id: whole }
   if (prefix.endsWith('://')) return { hub, ...serverReference(prefix, rest, whole) }
@@ -77,6 +81,15 @@ function serverReference(prefix: string, rest: string, whole: string): Omit<Pull
   }
   const reference = nameReference(path, whole)
   return { ...reference, id: `${host}/${reference.id}` }
+}
+
+/** Checks a name that a hub has parsed itself. */
+function hubReference(parsed: ReturnType<NonNullable<Hub['parse']>>, whole: string): Omit<PullReference, 'hub'> {
+  if (!parsed || !FILE_PATH.test(parsed.id)) {
+    throw refusal('invalid_model_name', `${quoted(whole)} is not the name of a model at this hub.`)
+  }
+  const { id, name, revision, variant } = parsed
+  return { id, name: parseModelName(name), ...checked({ variant, revision }, whole) }
 }
 
 function withoutQuery(rest: string): { path: string; query: URLSearchParams } {
