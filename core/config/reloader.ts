@@ -46,13 +46,13 @@ const getValues = ({ core, sections }: LoadedConfig): Record<string, unknown> =>
 
 /**
  * The differences between two configurations, in the schema's order.
- * @param canReload whether the plugin of this name takes new options while it runs
+ * @param plugins whether a plugin takes new options while it runs, or can be switched on or off
  */
 export function changesBetween(
   root: JsonSchema,
   before: LoadedConfig,
   after: LoadedConfig,
-  canReload: (plugin: string) => boolean
+  plugins: Pick<PluginHost, 'canReload' | 'canSwitch'>
 ) {
   const [old, next] = [getValues(before), getValues(after)]
   // Empty groups are left out.
@@ -64,7 +64,10 @@ export function changesBetween(
     const [from, to] = [valueAt(old, path), valueAt(next, path)]
     if (isDeepStrictEqual(from, to)) return []
     const ofPlugin = path[0]! in after.sections || path[0]! in before.sections
-    const restart = hasMark(root, path, 'restart') || (ofPlugin && !canReload(path[0]!))
+    const isSwitch = ofPlugin && path.length === 2 && path[1] === 'enabled'
+    const restart = isSwitch
+      ? !plugins.canSwitch(path[0]!, to !== false)
+      : hasMark(root, path, 'restart') || (ofPlugin && !plugins.canReload(path[0]!))
     return [{ path, name, from, to, isSecret: isSecret(root, path), restart }]
   })
 }
@@ -86,7 +89,7 @@ export interface ReloaderOptions {
   /** Settles when the start has succeeded or failed. Reloads wait for it. */
   begun: Promise<void>
   definitions: readonly PluginDefinition[]
-  plugins: Pick<PluginHost, 'canReload' | 'check' | 'reload' | 'restore'>
+  plugins: Pick<PluginHost, 'canReload' | 'canSwitch' | 'check' | 'reload' | 'restore'>
   /** Applies settings of the core that are not read each time they are needed. */
   applyCore(next: LoadedConfig['core'], before: LoadedConfig['core']): void
   /** Reads the configuration again, from `file` if there was one, or from `text` instead of its content. */
@@ -211,7 +214,7 @@ export class Reloader {
       throw new CorralError('shutting_down', 'corral is shutting down; its settings stay as they are.')
     }
     const { root } = composeConfigSchema(definitions)
-    const changes = changesBetween(root, live.current, loaded, name => plugins.canReload(name))
+    const changes = changesBetween(root, live.current, loaded, plugins)
     return { changes, next: withoutRestarts(loaded, changes) }
   }
 

@@ -56,8 +56,11 @@ export interface Storage extends ModelList<StoredVariant> {
   /** Removes a variant or model; its files after the `onRemove` listeners. @throws CorralError `model_not_found` */
   remove(name: ModelName): Promise<StoredVariant[]>
   setDefault(name: ModelName): Promise<StoredVariant>
-  /** Called after variants have left the index and before their files are deleted. The removal waits for it. */
-  onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void
+  /**
+   * Called after variants have left the index and before their files are deleted. The removal waits for it.
+   * @returns removes the listener
+   */
+  onRemove(listener: (variants: StoredVariant[]) => Promise<void>): () => void
   /** Keeps this revision's files until the returned function is called, even if a newer revision replaces it. */
   hold(variant: StoredVariant): () => void
 }

@@ -33,7 +33,8 @@ export class HookRegistry implements Hooks {
   }
 
   remove(plugin: string): void {
-    this.#hooks.delete(plugin)
+    // Its place stays, so that the order is the same if it is switched on again.
+    if (this.#hooks.has(plugin)) this.#hooks.set(plugin, {})
   }
 
   hasRequestFilters(): boolean {

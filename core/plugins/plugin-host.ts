@@ -1,4 +1,6 @@
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import type { AnswerDependencies } from '../answers/model-request.ts'
+import { answerForPlugin, createAnswers } from '../answers/pipeline.ts'
 import { ConfigError } from '../config/config-error.ts'
 import type { LoadedConfig } from '../config/load.ts'
 import type { ServiceName, Services } from '../contracts/services.ts'
@@ -11,7 +13,7 @@ import type { FoundPlugin, PluginContext, PluginOffer } from './plugin.ts'
 import { DeadlineError, PluginError, type PluginErrorCode, within } from './plugin-error.ts'
 import { offerFaults } from './plugin-keys.ts'
 import { type LeftOut, planPlugins } from './plugin-order.ts'
-import { type PluginEntry, PluginRegistrar } from './plugin-registrar.ts'
+import { isOut, type PluginEntry, PluginRegistrar } from './plugin-registrar.ts'
 import type { PluginReport } from './plugin-report.ts'
 import { Registrations } from './registrations.ts'
 import { runAs, runningAs } from './running-plugin.ts'
@@ -124,6 +126,37 @@ export class PluginHost {
     return this.#reloadable().some(({ definition }) => definition.name === name)
   }
 
+  /**
+   * Whether `enabled` of this plugin can be changed while the server runs. An outside plugin can be switched off if no
+   * other plugin uses its services. It can be switched on again if it has no routes and no Fastify hooks, because these
+   * belong to its earlier setup and cannot be replaced.
+   */
+  canSwitch(name: string, on: boolean): boolean {
+    const entry = this.#entries.find(({ definition }) => definition.name === name)
+    if (!entry?.offer || this.#stopping) return false
+    const { definition, offer, state } = entry
+    const isApart = definition.path !== undefined && definition.optional && !definition.offers?.length
+    if (!isApart) return false
+    return on ? state === 'disabled' && !offer.routes && !offer.hooks : state === 'active'
+  }
+
+  async #switch(entry: PluginEntry, sections: LoadedConfig['sections']): Promise<void> {
+    const { name } = entry.definition
+    const on = sections[name]?.enabled !== false
+    if (!this.canSwitch(name, on)) return
+    if (!on) return await this.#end(entry, 'disabled', `${name}.enabled is false`)
+    Object.assign(entry, { added: new Registrations(name), controller: new AbortController(), stopped: false })
+    entry.state = 'waiting'
+    delete entry.reason
+    try {
+      await this.#setUp(entry)
+      await within(this.#deadlines.start, () => runAs(entry.definition, () => entry.offer?.start?.()))
+      entry.state = 'active'
+    } catch (error) {
+      await this.#leaveOut(entry, pluginError(entry, 'plugin_setup_failed', error))
+    }
+  }
+
   /** Lets all plugins that take new options check these. @throws ConfigError or CorralError of the first that refuses */
   async check({ sections }: LoadedConfig): Promise<void> {
     for (const entry of this.#reloadable()) await this.#handOver('check', entry, sections)
@@ -132,6 +165,7 @@ export class PluginHost {
   /** Applies new options, in the order of the plugins' needs. @throws as `check`, of the first that fails */
   async reload({ sections, file }: LoadedConfig): Promise<void> {
     for (const entry of this.#reloadable()) await this.#handOver('reload', entry, sections)
+    for (const entry of this.#entries) await this.#switch(entry, sections)
     this.#hooks.administered({ change: 'config_reloaded', target: file ?? 'environment', by: 'reload' })
   }
 
@@ -140,6 +174,9 @@ export class PluginHost {
     const failed: string[] = []
     for (const entry of this.#reloadable()) {
       await this.#handOver('reload', entry, sections).catch(() => failed.push(entry.definition.name))
+    }
+    for (const entry of this.#entries) {
+      await this.#switch(entry, sections).catch(() => failed.push(entry.definition.name))
     }
     return failed
   }
@@ -190,7 +227,7 @@ export class PluginHost {
   }
 
   #usable(): PluginEntry[] {
-    return this.#entries.filter(({ state }) => state !== 'failed')
+    return this.#entries.filter(entry => !isOut(entry))
   }
 
   /** Runs a step of each plugin that has not failed. A plugin that fails is left out. */
@@ -200,7 +237,7 @@ export class PluginHost {
     entries: readonly PluginEntry[] = this.#entries
   ): Promise<void> {
     for (const entry of entries) {
-      if (entry.state === 'failed') continue
+      if (isOut(entry)) continue
       if (this.#options.signal.aborted) {
         throw new CorralError('shutting_down', 'corral had to shut down while it started.')
       }
@@ -229,7 +266,6 @@ export class PluginHost {
     const { name, optional, offers } = entry.definition
     if (!optional || refusesStart(error)) throw error
     entry.state = 'failed'
-    entry.reason = error.message
     this.#log.error({ err: error, plugin: name }, `${error.message} It is left out.`)
     const offered = new Set<string>(offers)
     for (const other of this.#usable().reverse()) {
@@ -239,7 +275,14 @@ export class PluginHost {
       const reason = `${needs}: ${error.message}`
       await this.#leaveOut(other, new PluginError('plugin_service_missing', other.definition.name, reason, error))
     }
-    entry.controller.abort(error)
+    await this.#end(entry, 'failed', error.message, error)
+  }
+
+  /** Ends a plugin: its routes and hooks do nothing from now on, and what it added to services is removed. */
+  async #end(entry: PluginEntry, state: 'failed' | 'disabled', reason: string, error?: Error): Promise<void> {
+    const { name } = entry.definition
+    Object.assign(entry, { state, reason })
+    entry.controller.abort(error ?? new Error(reason))
     this.#registrar?.retire(entry)
     entry.added.undo(cause =>
       this.#log.error({ err: cause, plugin: name }, `Parts of what plugin "${name}" added stay`)
@@ -249,6 +292,10 @@ export class PluginHost {
 
   #contextFor({ definition: { name, needs, optional }, controller, added }: PluginEntry): PluginContext {
     const { config, logs, signal } = this.#options
+    const asking = (): AnswerDependencies => ({
+      ...{ catalog: this.service('catalog'), scheduler: this.service('scheduler'), engines: this.service('engines') },
+      ...{ hooks: this.#hooks, config: config.core, surface: name }
+    })
     return {
       log: logs.part(name),
       logLevels: logs,
@@ -256,12 +303,8 @@ export class PluginHost {
       paths: config.paths,
       signal: AbortSignal.any([signal, controller.signal]),
       hooks: this.#hooks,
-      answer: async (reply, question, take) => {
-        const services = { catalog: this.service('catalog'), scheduler: this.service('scheduler') }
-        const deps = { ...services, engines: this.service('engines'), hooks: this.#hooks, config: config.core }
-        const { answerForPlugin } = await import('../answers/pipeline.ts')
-        await answerForPlugin({ ...deps, surface: name }, reply, question, take)
-      },
+      answer: async (reply, question, render) => await answerForPlugin(asking(), reply, question, render),
+      answers: options => createAnswers({ ...asking(), ...options }),
       plugins: () => this.report(),
       service: wanted => {
         if (needs?.includes(wanted)) return optional ? added.view(this.service(wanted)) : this.service(wanted)

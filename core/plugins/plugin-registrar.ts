@@ -27,9 +27,9 @@ export interface PluginEntry {
   offer?: PluginOffer
   readonly routes: RouteOptions[]
   /** Additions to the services of other plugins. */
-  readonly added: Registrations
-  /** Aborted when the plugin is left out, to end what its setup began. */
-  readonly controller: AbortController
+  added: Registrations
+  /** Aborted when the plugin is left out or switched off, to end what its setup began. */
+  controller: AbortController
   stopped: boolean
 }
 
@@ -39,6 +39,9 @@ const REQUEST_HOOKS = new Set(
     ' '
   )
 )
+
+/** Whether a plugin has failed or was switched off. */
+export const isOut = ({ state }: Pick<PluginEntry, 'state'>) => state === 'failed' || state === 'disabled'
 
 type AnyFunction = (this: unknown, ...values: unknown[]) => unknown
 
@@ -53,7 +56,7 @@ type Deadlines = { register: number; hook(): number }
 /**
  * Registers the offers of plugins with the application, one plugin at a time. Nothing can be removed from a Fastify
  * application, and any error that reaches its boot stops the boot. Errors are therefore caught after each plugin,
- * before the next one is registered. The routes and hooks of a failed plugin check its state and do nothing.
+ * before the next one is registered. The routes and hooks of a plugin that has failed or was switched off check its state and do nothing.
  */
 export class PluginRegistrar {
   readonly #app: FastifyInstance
@@ -120,7 +123,7 @@ export class PluginRegistrar {
   addServices(entry: PluginEntry): void {
     for (const [name, service] of Object.entries(entry.offer?.services ?? {})) {
       const getter = () => {
-        if (entry.state === 'failed') return undefined
+        if (isOut(entry)) return undefined
         return this.#current?.definition.optional ? this.#current.added.view(service) : service
       }
       this.#app.decorate<unknown>(name, { getter })
@@ -154,8 +157,9 @@ export class PluginRegistrar {
     await this.#load(entry, async scope => {
       if (optional) {
         this.#addHook.call(scope, 'onRequest', async (request: FastifyRequest) => {
-          if (entry.state !== 'failed') return
-          const message = `${request.url.split('?')[0]} belongs to the plugin "${name}", which failed; the server's log says why.`
+          if (!isOut(entry)) return
+          const why = entry.state === 'failed' ? "failed; the server's log says why" : 'is switched off'
+          const message = `${request.url.split('?')[0]} belongs to the plugin "${name}", which ${why}.`
           throw new CorralError('route_not_found', message)
         })
       }
@@ -290,7 +294,7 @@ function guardedHook(
       else if (onReady && hook.length === 0) resolve(undefined)
     })
   return async function (this: unknown, ...values) {
-    if (entry.state === 'failed') return undefined
+    if (isOut(entry)) return undefined
     if (onReady) return await within(deadlines.register, () => call(this, values)).catch(onLateFailure)
     // The last one is Fastify's own `done`, which a hook that returns a promise must not call.
     if (typeof values.at(-1) === 'function') values.pop()

@@ -15,7 +15,7 @@ export class Registrations {
     this.#undos.push(undo)
   }
 
-  /** A service as this plugin sees it: what its `add…` methods return is called if the plugin is left out. */
+  /** A service as this plugin sees it: functions that `add…`, `on…` and `follow` return are called at its end. */
   view<Service>(service: Service): Service {
     if (typeof service !== 'object' || service === null) return service
     const known = this.#views.get(service)
@@ -24,7 +24,7 @@ export class Registrations {
     for (let at: object = service; at && at !== Object.prototype; at = Object.getPrototypeOf(at)) {
       for (const name of Reflect.ownKeys(at)) if (name !== 'constructor') names.add(name)
     }
-    const isAdder = (name: PropertyKey) => typeof name === 'string' && /^add(?![a-z])/.test(name)
+    const isAdder = (name: PropertyKey) => typeof name === 'string' && /^(?:add|on|follow)(?![a-z])/.test(name)
     const members = service as Record<PropertyKey, unknown>
     const view = [...names].some(isAdder) ? Object.create(Object.getPrototypeOf(service)) : service
     this.#views.set(service, view)

@@ -318,3 +318,62 @@ t.test('headers that a plugin sets in "onSend" are sent with streams too', async
     t.match([failed.status, await failed.text()], [500, /"bad\\?" failed in its hook \\"onSend/], path)
   }
 })
+
+t.test('a reload switches outside plugins off, and on again if they have no routes', async t => {
+  let setups = 0
+  let signal: AbortSignal | undefined
+  const apart = plugin({
+    needs: ['catalog', 'engines', 'downloads', 'runtimes'],
+    setup(context) {
+      setups++
+      signal = context.signal
+      const { service } = context
+      const [catalog, engines] = [service('catalog'), service('engines')]
+      addAll({ catalog, engines, downloads: service('downloads'), runtimes: service('runtimes') })
+      const refuse = () => {
+        throw context.error('invalid_request', 'Not while I am here.')
+      }
+      return { on: { request: refuse } }
+    }
+  })
+  const routed = plugin({
+    name: 'routed',
+    setup: () => ({ routes: async app => void app.get('/routed', async () => ({ here: true })) })
+  })
+  const security = 'security: { api_keys: [an-admin-of-this-test] }'
+  const admin = { authorization: 'Bearer an-admin-of-this-test' }
+  const corral = await startTestCorral({ plugins: [apart, routed], config: security })
+  t.teardown(() => corral.close())
+  const get = (path: string, body?: unknown) => corral.json(path, body, admin)
+  const plugins = async () => (await get('/api/plugins')).body.plugins
+  const reload = async (bad: boolean, routed: boolean) => {
+    writeFileSync(
+      join(corral.home, 'config.yaml'),
+      `${security}\nbad: { enabled: ${bad} }\nrouted: { enabled: ${routed} }\n`
+    )
+    return (await get('/api/reload', {})).body
+  }
+  const chat = async () => (await get('/v1/chat/completions', ask)).status
+  const listed = async () => JSON.stringify((await get('/api/tags')).body).includes('bad/parrot')
+  t.same([await chat(), await listed(), (await get('/routed')).status], [400, true, 200])
+
+  t.match(await reload(false, false), { applied: [{ setting: 'bad.enabled' }, { setting: 'routed.enabled' }] })
+  t.same([await chat(), await listed()], [200, false])
+  t.ok(signal?.aborted, 'its signal is aborted')
+  t.match(await get('/routed'), { status: 404, body: { error: /"routed", which is switched off/ } })
+  t.match(
+    (await plugins()).find(({ name }: { name: string }) => name === 'bad'),
+    { state: 'disabled' }
+  )
+  t.notMatch(JSON.stringify((await get('/openapi.json')).body), '/routed')
+
+  t.match(await reload(true, true), {
+    applied: [{ setting: 'bad.enabled' }],
+    restart: [{ setting: 'routed.enabled' }]
+  })
+  t.same([setups, await chat(), await listed(), (await get('/routed')).status], [2, 400, true, 404])
+  t.match(
+    (await plugins()).find(({ name }: { name: string }) => name === 'bad'),
+    { state: 'active' }
+  )
+})

@@ -10,6 +10,7 @@ import type { ImportRequest, Storage, StoredVariant } from '../../../core/contra
 import { CorralError } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
+import { addTo } from '../../../core/system/collections.ts'
 import { KeyedQueue } from '../../../core/system/keyed-queue.ts'
 import { importAccess } from './import-access.ts'
 import { inspectFiles, inspectSource } from './import-source.ts'
@@ -253,8 +254,8 @@ export class ModelStore implements Storage {
     }
   }
 
-  onRemove(listener: (variants: StoredVariant[]) => Promise<void>): void {
-    this.#listeners.push(listener)
+  onRemove(listener: (variants: StoredVariant[]) => Promise<void>): () => void {
+    return addTo(this.#listeners, listener)
   }
 
   hold({ directory }: StoredVariant): () => void {
