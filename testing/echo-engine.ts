@@ -75,7 +75,7 @@ export const echoEngine: PluginDefinition = definePlugin({
   setup(context) {
     context.service('engines').add({
       name: 'test-echo',
-      serves: (_, mode) => (mode === 'rerank' ? 0 : 1000),
+      serves: (_, mode) => (mode === 'chat' || mode === 'embedding' ? 1000 : 0),
       start: async spec => new EchoEngine(spec) as unknown as Engine
     })
     return {}

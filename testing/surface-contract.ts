@@ -40,7 +40,7 @@ class Probe {
       }
       context.service('engines').add({
         name: 'surface-contract',
-        serves: (_, mode) => (mode === 'rerank' ? 0 : 1_000_000),
+        serves: (_, mode) => (mode === 'chat' || mode === 'embedding' ? 1_000_000 : 0),
         start: async spec => new ProbedEngine(spec, 'surface-contract')
       })
       return {

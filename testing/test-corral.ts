@@ -25,7 +25,7 @@ export interface TestCorral {
   /** Such as `http://127.0.0.1:40123`. */
   readonly url: string
   readonly home: string
-  /** Sends a request, a POST if there is a body, and parses the reply as JSON. */
+  /** Sends a request, a POST if there is a body, and parses the reply if it is JSON. */
   json(path: string, body?: unknown, headers?: Record<string, string>): Promise<{ status: number; body: any }>
   /** Sends a request for a stream and parses the JSON of all its events. */
   events(path: string, body: unknown, headers?: Record<string, string>): Promise<any[]>
@@ -60,7 +60,8 @@ export async function startTestCorral(options: TestCorralOptions = {}): Promise<
       async json(path, body, headers) {
         const reply = await fetch(server.address + path, request(body, headers))
         const content = await reply.text()
-        return { status: reply.status, body: content === '' ? undefined : JSON.parse(content) }
+        const isJson = /\bjson\b/.test(reply.headers.get('content-type') ?? '')
+        return { status: reply.status, body: isJson && content !== '' ? JSON.parse(content) : content || undefined }
       },
       async events(path, body, headers) {
         const reply = await fetch(server.address + path, request(body, headers))

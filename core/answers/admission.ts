@@ -1,3 +1,4 @@
+import { validateHeaderName, validateHeaderValue } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { settingsFor } from '../config/model-settings.ts'
 import type { EngineFields } from '../contracts/engines.ts'
@@ -7,12 +8,15 @@ import type { Model } from '../contracts/models.ts'
 import { hasRole } from '../http/roles.ts'
 import { requireAllowed } from '../models/allowed-models.ts'
 import { formatModelName, type ModelName, publicModelName } from '../models/model-name.ts'
+import { modeFor } from '../models/model-operations.ts'
 import { merged } from '../system/collections.ts'
 import { CLAMPED_TOKENS, GROWN_CONTEXT, pointerList, unenforcedHeaders } from './answer-headers.ts'
 import { withUsableEnd } from './call-arguments.ts'
+import { callerLease } from './caller-lease.ts'
 import { withReadFiles } from './documents.ts'
 import { ContextGrowth } from './grow-context.ts'
-import type { AnswerDependencies, CallerLease, ModelLease, Question } from './question.ts'
+import type { AnswerDependencies } from './model-request.ts'
+import type { ModelLease, Question } from './question.ts'
 import { noteRepeatedCalls } from './repeats.ts'
 import { type Asked, enforceRequestLimits, getRequestLimits, growthLimit } from './request-limits.ts'
 import { requireToolSupport } from './tool-choice.ts'
@@ -53,20 +57,23 @@ export async function admit<Request extends Asked & { lease: ModelLease }>(
 ): Promise<Request & { lease: { model: ModelName } }> {
   const { config, engines, surface } = deps
   const { caller, body: sent, record } = reply.request
+  // First, so that clients cannot invent operations for metrics.
+  const usual = modeFor(asked.operation, variant)
+  const { mode = usual } = asked.lease
   record.use = { surface, operation: asked.operation, model: variant.publicName, variant }
   reply.server.drain.admit(reply)
   requireAllowed(caller.models, asked.lease.model, variant)
-  reportUnknownOptions(deps, reply, variant, asked.lease.mode)
+  reportUnknownOptions(deps, reply, variant, mode)
   const bounds = getRequestLimits(config, variant, caller)
   const within = withUsableEnd(enforceRequestLimits(asked, bounds, sent))
   const body = within && bounds.repeats > 0 ? noteRepeatedCalls(within) : within
   if (body) {
     if (Number(asked.body?.max_tokens) > Number(body.max_tokens)) reply.header(CLAMPED_TOKENS, `${body.max_tokens}`)
     requireToolSupport(body, variant, settingsFor(config, variant).engine)
-    await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
+    await engines.providerOf(variant, mode)?.check?.(body)
   }
   // The name is resolved once, so that a change in between cannot switch the request's model.
-  const lease = merged(asked.lease, { model: publicModelName(variant) })
+  const lease = merged(asked.lease, { model: publicModelName(variant), mode })
   // How long a model stays loaded affects all clients. Many clients send the field by default, so it is ignored instead
   // of refused.
   if (lease.keepAlive !== undefined && !hasRole(caller.role, 'operator')) delete lease.keepAlive
@@ -95,7 +102,12 @@ export function hookedRequest(
   signal: AbortSignal
 ): HookedRequest {
   const { caller } = reply.request
-  return { surface, operation, model: formatModelName(model), body, caller, reply, signal }
+  const setHeader = (name: string, value: string) => {
+    validateHeaderName(name)
+    validateHeaderValue(name, value)
+    if (!reply.raw.headersSent) reply.header(name, value)
+  }
+  return { surface, operation, model: formatModelName(model), body, caller, reply, signal, setHeader }
 }
 
 /** Returns how the context of a request grows. Undefined if somebody has set its size, or another server decides it. */
@@ -114,26 +126,6 @@ function contextGrowth(
   const { max_tokens: answer } = body ?? {}
   const limits = { usual, given: options, most, answer: typeof answer === 'number' && answer > 0 ? answer : undefined }
   return new ContextGrowth(limits, body)
-}
-
-/** The lease fields of the caller of a request. The reply lists clamped options in a header. */
-export function callerLease(reply: FastifyReply): CallerLease {
-  const { caller, headers } = reply.request
-  const { turn, owner, bounds, idle = false } = caller
-  const session = [headers['x-session-id']].flat()[0]
-  return {
-    turn,
-    owner,
-    bounds,
-    idle,
-    onClamped(options) {
-      const clamped = Object.entries(options).map(([name, value]) => `${name}=${value}`)
-      reply.header('x-corral-clamped', clamped.join(', '))
-    },
-    onGrown: context => void reply.header(GROWN_CONTEXT, context),
-    onUnenforcedSchema: pointers => void reply.headers(unenforcedHeaders(pointers)),
-    ...(session && { session })
-  }
 }
 
 /** Leases an engine, and runs `use` unless a hook refuses the request. @throws as `Scheduler.withLease` */

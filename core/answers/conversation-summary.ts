@@ -1,5 +1,5 @@
 import type { EngineFields, TokenUsage } from '../contracts/engines.ts'
-import type { Preparation } from './pipeline.ts'
+import type { Preparation } from './question.ts'
 
 /* Compaction: the model writes a summary, which then replaces the conversation. */
 

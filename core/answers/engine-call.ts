@@ -1,5 +1,5 @@
 import type { FastifyReply } from 'fastify'
-import type { AnswerSink, Delta, Engine, EngineFields, TokenUsage } from '../contracts/engines.ts'
+import type { AnswerSink, Delta, Engine, EngineFields, OperationCall, TokenUsage } from '../contracts/engines.ts'
 import type { Operation } from '../contracts/hooks.ts'
 import type { Lease } from '../contracts/leases.ts'
 import { CorralError, errorMessage } from '../errors.ts'
@@ -7,55 +7,40 @@ import { isSaidBackground } from '../http/forwarded-headers.ts'
 import { toCorralError } from '../http/native-error.ts'
 import type { TokenTally } from '../http/request-record.ts'
 import { formatTraceParent } from '../http/trace-parent.ts'
+import { unsupportedOperation } from '../models/model-operations.ts'
 import { abortAfter } from '../system/abort-signals.ts'
 import type { Prepared } from './admission.ts'
 import { DROPPED_MESSAGES } from './answer-headers.ts'
 import { shorterConversation, withContextAdvice } from './full-context.ts'
 import { countGenerated } from './generated-tokens.ts'
-import type { AnswerDependencies, Question } from './question.ts'
+import type { AnswerDependencies } from './model-request.ts'
+import type { Question } from './question.ts'
 import { withReadableMedia } from './readable-media.ts'
 import { endingLoops, mayLoop } from './repeats.ts'
 import { getRequestLimits } from './request-limits.ts'
 
-type Call =
-  | Question['operation']
-  | ByteCall
-  | 'embed'
-  | 'rerank'
-  | 'tokenize'
-  | 'detokenize'
-  | 'countTokens'
-  | 'applyTemplate'
-
-type ByteCall = 'chatBytes' | 'completionBytes'
-
-const PURPOSES: Record<Exclude<Call, ByteCall>, string> = {
-  chat: 'answer conversations',
-  completion: 'continue texts',
-  transcribe: 'transcribe audio',
-  embed: 'make embeddings',
-  rerank: 'rank documents',
-  tokenize: 'split texts into tokens',
-  detokenize: 'turn tokens into text',
-  countTokens: 'count tokens',
-  applyTemplate: 'show the prompts of conversations'
-}
+type Call = 'embed' | 'rerank' | 'tokenize' | 'detokenize' | 'countTokens' | 'applyTemplate'
 
 /** A call that the leased engine supports. @throws CorralError `unsupported_capability` */
-export function requireCall<Name extends Exclude<Call, ByteCall>>(
-  { engine, variant }: Lease,
-  name: Name
-): NonNullable<Engine[Name]> {
+export function requireCall<Name extends Call>({ engine, variant }: Lease, name: Name): NonNullable<Engine[Name]> {
   const call = engine[name]
   if (call) return (call as unknown as { bind(engine: Engine): NonNullable<Engine[Name]> }).bind(engine)
-  const message = `The engine of model "${variant.publicName}" (${engine.provider}) cannot ${PURPOSES[name]}. Use a model that can.`
-  throw new CorralError('unsupported_capability', message, { param: 'model' })
+  throw unsupportedOperation(`The engine of model "${variant.publicName}" (${engine.provider})`, name)
+}
+
+/** The call of the leased engine for an operation whose answer comes in pieces. @throws as `requireCall` */
+function operationCall({ engine, variant }: Lease, operation: Operation): OperationCall {
+  const ofText = operation === 'chat' ? engine.chat : operation === 'completion' ? engine.completion : undefined
+  const call = ofText ?? engine.operations?.[operation]
+  if (call) return call.bind(engine)
+  throw unsupportedOperation(`The engine of model "${variant.publicName}" (${engine.provider})`, operation)
 }
 
 /** The engine's call that returns bytes, if it has one. Engines offer it for a single answer. */
 export function byteCall(engine: Engine, { operation, body }: Question): Engine['chatBytes'] {
-  if (!body || operation === 'transcribe' || Number(body.n ?? 1) > 1 || Array.isArray(body.prompt)) return undefined
-  return engine[`${operation}Bytes`]?.bind(engine)
+  if (!body || Number(body.n ?? 1) > 1 || Array.isArray(body.prompt)) return undefined
+  if (operation === 'chat') return engine.chatBytes?.bind(engine)
+  return operation === 'completion' ? engine.completionBytes?.bind(engine) : undefined
 }
 
 /** @param onLoop called if the answer was ended because it repeats itself */
@@ -83,7 +68,7 @@ export async function generate(
     for (const delta of deltas) countDelta(tokens, delta)
     return pass(deltas)
   }
-  await ask(deps, lease, question, reply, requireCall(lease, question.operation), counted, usage => {
+  await ask(deps, lease, question, reply, operationCall(lease, question.operation), counted, usage => {
     onLoop?.()
     return [{ finish: 'length', usage }]
   })

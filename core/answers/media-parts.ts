@@ -1,4 +1,3 @@
-import type { EngineSettings } from '../config/model-settings.ts'
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 import { merged } from '../system/collections.ts'
@@ -79,7 +78,7 @@ export interface FilePart {
 export function withUsableMedia<T extends Fields>(
   messages: readonly T[],
   variant: Model,
-  { projector }: Pick<EngineSettings, 'projector'>,
+  { projector }: { projector?: string | null | undefined },
   place: Place = inContent
 ): T[] {
   const newest = newestUserMessage(messages)

@@ -1,84 +1,29 @@
-import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyReply } from 'fastify'
+import type { AnswerStream, AnswerTaker, AnswerWriter, PassedQuestion } from '../contracts/answers.ts'
 import type { AnswerSink, Delta, Engine, EngineFields, TokenUsage } from '../contracts/engines.ts'
 import type { Operation } from '../contracts/hooks.ts'
 import type { Lease } from '../contracts/leases.ts'
 import { type Progress, progressText } from '../contracts/progress.ts'
 import { CorralError } from '../errors.ts'
-import { clientSignal } from '../http/client-disconnect.ts'
-import {
-  endWithFailure,
-  openReplyStream,
-  type ReplyStream,
-  type ReplyStreamOptions,
-  runSendHooks
-} from '../http/reply-stream.ts'
+import { ClientDisconnected, clientSignal } from '../http/client-disconnect.ts'
+import { logFailure, toCorralError } from '../http/native-error.ts'
+import { endWithFailure, openReplyStream, type ReplyStream, runSendHooks } from '../http/reply-stream.ts'
 import type { TokenTally } from '../http/request-record.ts'
 import { catalogFor } from '../models/allowed-models.ts'
-import type { PassedQuestion } from '../plugins/plugin.ts'
 import { merged } from '../system/collections.ts'
 import { isObject } from '../system/json-object.ts'
 import { admit, hookedRequest, type Prepared, prepare, readFiles, withGrantedLease } from './admission.ts'
 import { followHeaders, STOPPED } from './answer-headers.ts'
 import { hasFiles } from './documents.ts'
 import { ask, byteCall, countAborted, generate, reasonOf, requireCall, tokensIn } from './engine-call.ts'
-import { passedFields, readModelRequest, withModelDefaults } from './model-request.ts'
-import type { AnswerDependencies, ModelLease, Question } from './question.ts'
+import { passedFields, withModelDefaults } from './engine-fields.ts'
+import { eventChannel } from './event-channel.ts'
+import { type AnswerDependencies, readModelRequest } from './model-request.ts'
+import type { Answers, Channel, ModelLease, Preparation, Question } from './question.ts'
 import { withReadableMedia } from './readable-media.ts'
+import { modelLimits } from './request-limits.ts'
 
 /* Runs requests to models: an API describes what it asks (Question) and how it writes deltas (AnswerWriter). */
-
-/** What an API may do with the leased engine before the answer. */
-export interface Preparation {
-  /** The engine's request, within its limits and after the hooks. */
-  body: EngineFields
-  /** Tokens that the context can have, even if it must grow first. */
-  window: number
-  /** Counts the tokens of a prompt. Undefined if the engine cannot count. */
-  count(body: EngineFields): Promise<number | undefined>
-  /** Asks the engine for something else first. Limits, usage and cancellation are those of the request. */
-  ask(body: EngineFields, take: (deltas: readonly Delta[]) => void): Promise<void>
-}
-
-interface AnswerTaker {
-  /** What to ask in place of the question. If it is set, text may be sent before, and `false` ends the answer then. */
-  body?: EngineFields | false | undefined
-}
-
-/** Writes one answer in the format of an API. Each attempt gets a new writer. */
-export interface AnswerWriter extends AnswerTaker {
-  /** Converts the engine's deltas to text to send. Nothing is sent if it is empty or undefined. */
-  add(deltas: readonly Delta[]): string | undefined
-  end(): string
-}
-
-export interface Channel extends ReplyStreamOptions {
-  /** The last frame of a stream that failed after it had begun. */
-  failure(error: CorralError): string
-  /** Rewrites the bytes of an OpenAI stream. If the engine provides bytes, no writer is created. */
-  bytes?(lease: Lease): (bytes: Buffer) => Buffer
-  /** The events that end such a stream if corral ends the answer. */
-  endBytes?(usage: TokenUsage): string
-  /** Whether a failure is sent in the stream although a status code would still be possible. */
-  failsInStream?(failure: CorralError): boolean
-}
-
-/** Milliseconds after which a stream begins although nothing is generated yet. Until then a failure is a status code. */
-const FIRST_EVENT_MS = 800
-
-/**
- * Returns the channel of an API that streams Server-Sent Events.
- * @param activity returns events without content that clients count as activity, beginning with the first events of the
- * protocol. Many clients ignore comments and give up during a long prefill
- */
-export function eventChannel(heartbeatInterval: number, failure: Channel['failure'], activity?: () => string): Channel {
-  return {
-    contentType: 'text/event-stream',
-    heartbeatInterval,
-    ...(activity && { firstHeartbeat: FIRST_EVENT_MS }),
-    heartbeat: status => `: ${status}\n\n${activity?.() ?? ''}`,
-    failure
-  }
-}
 
 /** Asks for an answer in one piece. Resolves with the taker once the answer is complete. */
 export async function wholeAnswer<Taker extends AnswerTaker & { add(deltas: readonly Delta[]): unknown }>(
@@ -103,7 +48,6 @@ export async function wholeAnswer<Taker extends AnswerTaker & { add(deltas: read
  */
 export async function streamedAnswer(
   deps: AnswerDependencies,
-  request: FastifyRequest,
   reply: FastifyReply,
   asked: Question,
   channel: Channel,
@@ -166,7 +110,7 @@ export async function streamedAnswer(
       stream.end(`${lateComments()}${writer.end()}`)
     })
   }
-  await endWithFailure(stream, request, channel.failure, answer, channel.failsInStream)
+  await endWithFailure(stream, reply.request, channel.failure, answer, channel.failsInStream)
 }
 
 function preparation(deps: AnswerDependencies, lease: Lease, prepared: Prepared, reply: FastifyReply): Preparation {
@@ -209,6 +153,51 @@ export async function passedAnswer(
       return take(deltas)
     })
   )
+}
+
+/** Binary replies have no heartbeats. */
+const NO_HEARTBEAT = { heartbeatInterval: 2 ** 31 - 1, heartbeat: () => '' }
+
+/**
+ * Runs an operation, and replies with its text or bytes as they arrive, in the media type of the first piece. If the
+ * engine fails after that, the connection is closed.
+ * @returns the fields of a result in JSON; undefined if the reply was sent
+ */
+export async function operationAnswer(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  asked: Question
+): Promise<Record<string, unknown> | undefined> {
+  const result: Record<string, unknown> = {}
+  let stream: ReplyStream | undefined
+  try {
+    await passedAnswer(deps, reply, asked, async deltas => {
+      for (const {
+        json,
+        bytes,
+        content,
+        type = bytes ? 'application/octet-stream' : 'text/plain; charset=utf-8'
+      } of deltas) {
+        Object.assign(result, json)
+        const piece = bytes ?? content
+        if (!piece?.length) continue
+        stream ??= openReplyStream(reply, { ...NO_HEARTBEAT, contentType: type })
+        await stream.write(piece)
+      }
+    })
+  } catch (error) {
+    if (!stream?.committed) throw error
+    const failure = toCorralError(error)
+    if (!(error instanceof ClientDisconnected)) {
+      reply.request.record.failure = failure
+      logFailure(failure, reply.log)
+    }
+    reply.raw.destroy()
+    return undefined
+  }
+  if (!stream) return result
+  stream.end()
+  return undefined
 }
 
 /** Asks a leased engine for a result in one piece: vectors, scores, counts. */
@@ -264,14 +253,19 @@ function sayReading(stream: ReplyStream, delta: Delta | undefined): void {
 /** Fields that choose the model or the form of the reply, and that engines do not get. */
 const NOT_FOR_ENGINES = ['model', 'name', 'stream', 'stream_options', 'keep_alive', 'options']
 
+/** Milliseconds of silence after which a plugin's stream sends a heartbeat. */
+const HEARTBEAT_MS = 10_000
+
+/** @param render takes the deltas, or says how to stream them. If absent, the reply is the result of the operation */
 export async function answerForPlugin(
   deps: AnswerDependencies,
   reply: FastifyReply,
   { operation, body }: PassedQuestion,
-  take: AnswerSink['take']
-): Promise<void> {
+  render?: AnswerSink['take'] | AnswerStream
+): Promise<Record<string, unknown> | undefined> {
   const { variant, overflow, lease, sampling, options } = readModelRequest(deps, body, reply.request.caller)
-  const fields: EngineFields = { ...sampling, ...passedFields(body, options, NOT_FOR_ENGINES) }
+  const isText = operation === 'chat' || operation === 'completion'
+  const fields: EngineFields = { ...(isText && sampling), ...passedFields(body, options, NOT_FOR_ENGINES) }
   if (operation === 'chat') {
     const { messages } = fields
     if (!Array.isArray(messages) || !messages.every(isObject)) {
@@ -279,5 +273,25 @@ export async function answerForPlugin(
     }
     fields.messages = withModelDefaults(messages, variant.defaults)
   }
-  await passedAnswer(deps, reply, { operation, body: fields, lease, variant, overflow }, take)
+  const question: Question = { operation, body: fields, lease, variant, overflow }
+  if (!render) return await operationAnswer(deps, reply, question)
+  if (typeof render === 'function') await passedAnswer(deps, reply, question, render)
+  else {
+    const channel = { ...eventChannel(HEARTBEAT_MS, render.failure, render.activity), ...render }
+    await streamedAnswer(deps, reply, question, channel, () => render.open())
+  }
+  return undefined
+}
+
+/** Creates the service by which all APIs, built-in or not, let models answer. */
+export function createAnswers(deps: AnswerDependencies): Answers {
+  return {
+    read: (body, caller) => readModelRequest(deps, body, caller),
+    whole: (reply, asked, open) => wholeAnswer(deps, reply, asked, open),
+    stream: (reply, asked, channel, open) => streamedAnswer(deps, reply, asked, channel, open),
+    once: (reply, asked, use) => askOnce(deps, reply, asked, use),
+    prompt: (reply, name, asked) => askPrompt(deps, reply, name, asked),
+    result: (reply, asked) => operationAnswer(deps, reply, asked),
+    limits: caller => modelLimits(deps.config, deps.scheduler.running(), caller)
+  }
 }

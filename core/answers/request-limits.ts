@@ -1,5 +1,6 @@
 import type { CoreConfig } from '../config/core-schema.ts'
 import { settingsFor } from '../config/model-settings.ts'
+import type { ModelLimits } from '../contracts/answers.ts'
 import type { Caller, RequestBounds } from '../contracts/callers.ts'
 import type { EngineFields } from '../contracts/engines.ts'
 import type { Operation } from '../contracts/hooks.ts'
@@ -64,7 +65,13 @@ export function enforceRequestLimits<Body extends EngineFields>(
   }
   const [list, prompts] = promptsOf(operation, body)
   if (prompts * choices > bounds.prompts) throw overLimit(list, 'prompts', prompts * choices, bounds.prompts)
-  if (operation !== 'chat' && operation !== 'completion' && operation !== 'transcribe') return body
+  if (!GENERATING.has(operation)) {
+    // Results of plugins' operations, such as images, are limited like choices.
+    if (typeof body.n === 'number' && body.n > bounds.n && operation !== 'tokens') {
+      throw overLimit('n', 'n', body.n, bounds.n)
+    }
+    return body
+  }
   requireShortLists(body)
   const within = merged<EngineFields, EngineFields>(body, {
     max_tokens: tokensOf(body.max_tokens, bounds.max_tokens)
@@ -73,6 +80,9 @@ export function enforceRequestLimits<Body extends EngineFields>(
   if (choices === 1) delete within.n
   return within as Body
 }
+
+/** Operations that generate tokens, whose number is limited. */
+const GENERATING = new Set<Operation>(['chat', 'completion', 'transcribe'])
 
 /** The error for a value over a limit. @param bound its name below `limits` */
 function overLimit(param: string, bound: string, given: number | string, most: number | string): CorralError {
@@ -132,15 +142,6 @@ function requireShortLists(body: EngineFields): void {
   for (const name of ['n_probs', 'top_logprobs']) {
     if (Number(body[name]) > MAX_PROBABILITIES) throw refuse(name, MAX_PROBABILITIES)
   }
-}
-
-/** What lists of models say about a model's context, in tokens. */
-export interface ModelLimits {
-  /** Size of the running engine's context, or `window` if no engine is running. */
-  context: number
-  /** Size that the context can have for a request without `num_ctx`: what it can grow to, if memory allows it. */
-  window: number
-  answer: number
 }
 
 type Limited = Pick<Caller, 'bounds'>

@@ -2,7 +2,7 @@ import type { IncomingMessage } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineSettings } from '../config/model-settings.ts'
-import type { CorralError, ErrorCode } from '../errors.ts'
+import type { ErrorCode } from '../errors.ts'
 import type { BudgetState } from '../http/rate-limit-headers.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { LogLevels } from '../system/log-levels.ts'
@@ -228,8 +228,6 @@ declare module './leases.ts' {
 
   interface Scheduler {
     stats(): SchedulerStats
-    /** Why a model could not be loaded, if the last attempt failed. */
-    loadFailure(model: Model): CorralError | undefined
     /**
      * Reloads a model with trial settings, which apply until the signal is aborted or the next trial of the session
      * replaces them. At the end the model is as before: loaded with its previous settings, or not loaded. If the load

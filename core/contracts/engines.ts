@@ -1,7 +1,7 @@
 import type { CorralError } from '../errors.ts'
 import type { LoadOptions } from '../models/load-options.ts'
 import type { EngineLogRecord } from './engine-log.ts'
-import type { Model } from './models.ts'
+import type { Model, OpenName } from './models.ts'
 import type { Waiting } from './progress.ts'
 
 export type { EngineLogRecord }
@@ -12,8 +12,11 @@ export type { EngineLogRecord }
  * kind of engine stay with its provider.
  */
 
-/** What a model is used for. A running engine serves one mode. */
-export type EngineMode = 'chat' | 'embedding' | 'rerank'
+/**
+ * What a model is used for. A running engine serves one mode. A model without a mode of the core has the mode that its
+ * first operation names, such as `speak`.
+ */
+export type EngineMode = OpenName<'chat' | 'embedding' | 'rerank'>
 
 // ---- requests and answers ---------------------------------------------------------------------------------------
 
@@ -68,6 +71,11 @@ export interface Delta {
   timing?: { prompt: number; generation: number }
   /** During prompt processing: tokens processed, of how many, and how many of these were cached. */
   reading?: { tokens: number; total: number; cached: number }
+  /** Bytes of a file, such as a sound or an image. Its media type is in the first delta that has bytes. */
+  bytes?: Uint8Array
+  type?: string
+  /** Fields of a result in JSON, or one event of it. */
+  json?: Record<string, unknown>
   /** Other fields of the engine, which `/v1` passes on (`system_fingerprint`, `timings`). */
   extra?: Record<string, unknown>
   /** The event in the format of llama-server's own completions, if the sink requests it and the engine has it. */
@@ -120,6 +128,25 @@ export interface RankingReply {
 }
 
 // ---- engines -------------------------------------------------------------------------------------------------------
+
+/**
+ * Answers one kind of request, such as `speak`. The last delta has `finish`, and `usage` if the engine counts. Declared as
+ * a method, so that a call may name the fields of its requests.
+ */
+export type OperationCall = { call(request: EngineFields, sink: AnswerSink): Promise<void> }['call']
+
+/**
+ * The operations of an engine besides conversations, texts and vectors. Files in requests are base64. Plugins add the
+ * types of their requests by declaration merging. Other names have requests of any form.
+ */
+export interface Operations {
+  /** Transcribes `audio`, to English if `translate` is true. `language` and `prompt` are hints. */
+  transcribe?(
+    request: EngineFields & { audio: string; language?: string; prompt?: string; translate?: boolean },
+    sink: AnswerSink
+  ): Promise<void>
+  [operation: string]: OperationCall | undefined
+}
 
 /** Bytes by memory pool: `host`, or a GPU such as `CUDA0`. */
 export type MemoryUse = Record<string, number>
@@ -174,8 +201,8 @@ export interface Engine {
   chat?(request: EngineFields, sink: AnswerSink): Promise<void>
   /** Continues a text (`prompt`), or fills the gap before `suffix`. `line` is tokenized separately. */
   completion?(request: EngineFields, sink: AnswerSink): Promise<void>
-  /** Transcribes `audio` (a file in base64), to English if `translate` is true. `language` and `prompt` are hints. */
-  transcribe?(request: EngineFields, sink: AnswerSink): Promise<void>
+  /** Its calls for other operations, by name. The model's capabilities must list these names too. */
+  readonly operations?: Readonly<Operations>
   /**
    * The same answer as `chat`, as the bytes of an OpenAI event stream that ends with `data: [DONE]`. `/v1` passes them
    * on if nothing has to be changed. Its ids begin with `chatcmpl-` and its model is `spec.alias`.

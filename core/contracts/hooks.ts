@@ -1,8 +1,9 @@
 import type { Caller } from './callers.ts'
 import type { Delta, EngineMode } from './engines.ts'
+import type { OpenName } from './models.ts'
 
-/** The kinds of requests to models. */
-export type Operation = 'chat' | 'completion' | 'transcribe' | 'embeddings' | 'rerank' | 'tokens'
+/** The kinds of requests to models. Plugins add others, such as `speak` or `draw` (`Engine.operations`). */
+export type Operation = OpenName<'chat' | 'completion' | 'transcribe' | 'embeddings' | 'rerank' | 'tokens'>
 
 /**
  * A request as hooks see it, after its API has validated and translated it and before an engine gets it. All hooks and
@@ -19,6 +20,8 @@ export interface HookedRequest {
   readonly caller: Caller
   /** Aborted when the client disconnects or the engine is taken away. */
   readonly signal: AbortSignal
+  /** Sets a header of the reply. No effect once the reply has begun. @throws TypeError if a client could not read it */
+  setHeader?(name: string, value: string): void
 }
 
 export interface ModelEvent {

@@ -1,3 +1,4 @@
+import type { CorralError } from '../errors.ts'
 import type { LoadOptions } from '../models/load-options.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { RequestBounds } from './callers.ts'
@@ -86,4 +87,6 @@ export interface Scheduler {
   keepAlive(model: ModelName, ms: number): void
   running(): RunningModel[]
   loading(): LoadingModel[]
+  /** Why a model could not be loaded, if the last attempt failed. */
+  loadFailure(model: Model): CorralError | undefined
 }

@@ -1,16 +1,12 @@
 import type { ModelName, RequestedName } from '../models/model-name.ts'
 
-/** `base`: it has no chat template, and completes text. */
-export type Capability =
-  | 'completion'
-  | 'base'
-  | 'tools'
-  | 'thinking'
-  | 'vision'
-  | 'audio'
-  | 'insert'
-  | 'embedding'
-  | 'rerank'
+/** A name of the core, or any name that a plugin adds. */
+export type OpenName<Known extends string> = Known | (string & Record<never, never>)
+
+/** `base`: it has no chat template, and completes text. Other names are operations, such as `speak`. */
+export type Capability = OpenName<
+  'completion' | 'base' | 'tools' | 'thinking' | 'vision' | 'audio' | 'insert' | 'embedding' | 'rerank'
+>
 
 /** Metadata of a model, from its files or from the plugin that provides it. */
 export interface ModelMetadata {

@@ -31,7 +31,7 @@ const names = {
 }
 const digest = Sha256("64 hex digits, computed from the files' digests")
 const capabilities = Texts(
-  'completion, base (no chat template: it completes text), tools, thinking, vision, audio, insert, embedding, rerank'
+  'completion, base (no chat template: it completes text), tools, thinking, vision, audio, insert, embedding, rerank, or an operation such as speak'
 )
 
 const detailFields = {
@@ -110,7 +110,7 @@ export const OllamaModelDescriptionSchema = Titled('OllamaShownModel', {
 })
 export type OllamaShownModel = Static<typeof OllamaModelDescriptionSchema>
 
-const mode = Type.Enum(['chat', 'embedding', 'rerank'], { description: 'What its engine is started for' })
+const mode = Text('What its engine is started for: chat, embedding, rerank, or an operation such as speak')
 const queued = Count('Queued requests')
 const member = Type.Optional(Text('The node of the cluster where it is; absent for this server itself'))
 

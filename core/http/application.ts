@@ -15,17 +15,16 @@ import type { CoreConfig } from '../config/core-schema.ts'
 import { type Caller, keylessCaller, localCaller } from '../contracts/callers.ts'
 import { CorralError } from '../errors.ts'
 import { parseBytes } from '../system/bytes.ts'
-import { endUpload } from './arriving-body.ts'
 import { BodyMemory, bodyMemoryLimits, routeBodyLimit } from './body-memory.ts'
 import { ServerCertificate } from './certificate.ts'
-import { isDisconnect } from './client-disconnect.ts'
 import { ConnectionGuard } from './connection-guard.ts'
 import { closingError, Drain } from './draining.ts'
+import { type ErrorBody, refuseUnknownRoute, sendErrors } from './error-format.ts'
 import { incomingBody } from './incoming-body.ts'
 import { getInternalCaller } from './internal-request.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
-import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from './native-error.ts'
+import { nativeErrorBody, toCorralError } from './native-error.ts'
 import { cameByPrivateSocket } from './private-socket.ts'
 import { CLIENT_LEFT, recordRequests } from './request-record.ts'
 import { ResumableStreams } from './resumable-streams.ts'
@@ -66,8 +65,6 @@ export const VALIDATION_OPTIONS = {
   // the rest. `needsTrust`: a mark of settings.
   keywords: ['documented', 'needsTrust']
 }
-
-type ErrorBody = (error: CorralError, request: FastifyRequest) => Record<string, unknown>
 
 /**
  * Creates the Fastify application without corral's plugins: parsing, errors and logging that all APIs share.
@@ -174,10 +171,6 @@ export async function createApplication(
   return app
 }
 
-function refuseUnknownRoute({ server, method, url }: FastifyRequest): never {
-  throw server.noRouteError(method, url)
-}
-
 /** Node.js uses the first of several `Host` headers, but a proxy before corral may have used another one. */
 function hasSeveralHosts({ rawHeaders }: IncomingMessage): boolean {
   let hosts = 0
@@ -251,41 +244,6 @@ function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
     const matching = routes.filter(({ pattern, options }) => !options.config?.leftOut && pattern.test(path))
     return [...new Set(matching.flatMap(route => route.methods))].sort()
   }
-}
-
-type ErrorFormat = [body: ErrorBody, headers?: (request: FastifyRequest) => Record<string, string>]
-
-export function sendErrors(app: FastifyInstance, ...[body, headers = () => ({})]: ErrorFormat): void {
-  app.setErrorHandler((error, request, reply) => {
-    if (isDisconnect(error, request)) return reply.hijack()
-    const failure = toCorralError(error)
-    request.record.failure = failure
-    // Closing a connection while the client still sends may lose the answer. At a shutdown it is closed anyway.
-    if (isUploading(request.raw) && !reply.raw.hasHeader('connection')) {
-      const { shouldKeepAlive } = reply.raw
-      reply.removeHeader('connection')
-      reply.raw.shouldKeepAlive = true
-      reply.raw.once('finish', () => endUpload(request.raw, shouldKeepAlive))
-    }
-    logFailure(failure, request.log)
-    return reply
-      .code(failure.status)
-      .headers({ ...errorHeaders(failure), ...headers(request) })
-      .send(body(clientError(failure, request), request))
-  })
-}
-
-/** Whether the body of a request has not arrived yet. Node.js completes even requests without a body only later. */
-function isUploading({ complete, headers }: IncomingMessage): boolean {
-  const { 'content-length': length = '0', 'transfer-encoding': coding } = headers
-  return complete === false && (coding !== undefined || length !== '0')
-}
-
-/** Sends all errors below a prefix in the format of an API, including those of unknown paths. */
-export function useErrorFormat(app: FastifyInstance, prefix: string, ...format: ErrorFormat): void {
-  app.wordErrors(prefix, format[0])
-  sendErrors(app, ...format)
-  app.setNotFoundHandler(refuseUnknownRoute)
 }
 
 function noRouteError(allowedMethods: (path: string) => string[], method: string, url: string): CorralError {

@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import type { ModelLimits } from '../answers/request-limits.ts'
+import type { ModelLimits } from '../contracts/answers.ts'
 import type { Model } from '../contracts/models.ts'
 import { Loose } from '../http/request-fields.ts'
 

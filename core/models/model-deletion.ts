@@ -1,4 +1,3 @@
-import type { Downloads } from '../contracts/downloads.ts'
 import type { Catalog } from '../contracts/models.ts'
 import { requireFiles, type Storage } from '../contracts/storage.ts'
 import { CorralError } from '../errors.ts'
@@ -32,7 +31,13 @@ export function listedVariant(catalog: Pick<Catalog, 'variants'>, name: ModelNam
 
 /** Deletes a model, or one variant. Its requests and pulls end. @throws CorralError `model_not_found` */
 export async function deleteModel(
-  { storage, downloads }: { storage: Pick<Storage, 'find' | 'remove'>; downloads: Pick<Downloads, 'cancelModel'> },
+  {
+    storage,
+    downloads
+  }: {
+    storage: Pick<Storage, 'find' | 'remove'>
+    downloads: { cancelModel(name: ModelName, error: CorralError): Promise<number> }
+  },
   name: ModelName
 ): Promise<void> {
   const message = `"${bareName(name)}" was deleted while it was being pulled. Pull it again to get it.`

@@ -1,5 +1,7 @@
 import type { FastifyBaseLogger, FastifyPluginAsync, FastifyReply } from 'fastify'
 import type { Static, TObject } from 'typebox'
+import type { Answers } from '../answers/question.ts'
+import type { AnswerStream, PassedQuestion } from '../contracts/answers.ts'
 import type { AnswerSink } from '../contracts/engines.ts'
 import type { Hooks, PluginHooks } from '../contracts/hooks.ts'
 import type { ServiceName, Services } from '../contracts/services.ts'
@@ -35,13 +37,6 @@ export interface CoreSettings {
   port: number
 }
 
-/** A request to a model that a plugin passes on for a client. */
-export interface PassedQuestion {
-  operation: 'chat' | 'completion'
-  /** In OpenAI's format: `model` as the client named it, `messages` or `prompt`, `max_tokens`, `temperature` … */
-  body: Record<string, unknown>
-}
-
 /** The context that a plugin gets in its setup. */
 export interface PluginContext {
   readonly log: FastifyBaseLogger
@@ -56,11 +51,23 @@ export interface PluginContext {
   /**
    * Lets a model answer a request to one of the plugin's own routes, by the rules of every API: aliases, the models and
    * limits of the caller's key, budgets, usage, filters, queues. The answer ends when the client disconnects.
-   * @param take gets the engine's deltas after all filters; the engine waits for the promise that it returns
-   * @returns once the answer is complete
-   * @throws CorralError if the answer fails or is incomplete
+   * @param render either takes the engine's deltas after all filters, and the engine waits for the promise that it
+   * returns. Or it says how to stream them, with heartbeats, a retry and a last event if the answer fails. If absent, the
+   * reply is the result of an operation: its text or bytes
+   * @returns once the answer is complete: the fields of a result in JSON, if `render` is absent
+   * @throws CorralError if the answer fails before anything was sent
    */
-  answer(reply: FastifyReply, question: PassedQuestion, take: AnswerSink['take']): Promise<void>
+  answer(
+    reply: FastifyReply,
+    question: PassedQuestion,
+    render?: AnswerSink['take'] | AnswerStream
+  ): Promise<Record<string, unknown> | undefined>
+  /**
+   * The service that `answer` and all built-in APIs use, for APIs with more to say about requests and answers. Needs the
+   * services `catalog`, `scheduler` and `engines`.
+   * @param options.optionsAtTop whether sampling options may be outside of `options`, so that unknown ones are reported
+   */
+  answers(options?: { optionsAtTop?: boolean }): Answers
   /** The current state of all plugins. */
   plugins(): PluginReport[]
   /** Creates a failure that each API renders in its own format, for plugins that cannot import `CorralError`. */

@@ -400,7 +400,9 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       await deltas('/infill', body, sink, countChoices(fields))
     },
     completionBytes: (fields, sink) => bytes(COMPLETION, fields, sink),
-    transcribe: (fields, sink) => deltas(CHAT, streamed(transcriptionChat(fields, metadata), sink), sink, 1),
+    operations: {
+      transcribe: (fields, sink) => deltas(CHAT, streamed(transcriptionChat(fields, metadata), sink), sink, 1)
+    },
     async applyTemplate(fields, { signal }) {
       const body = prepared(withProbabilities(fields))
       return await guard.run(fields, signal, async () => {

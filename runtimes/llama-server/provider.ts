@@ -20,7 +20,7 @@ import { KNOWN_OPTIONS } from './safe-fields.ts'
 import { type Chosen, type SpeculationChooser, withMethod } from './speculation/speculation.ts'
 
 /** One of these capabilities is enough. llama-server would load other models all the same and answer nonsense. */
-const ENOUGH: Record<EngineMode, readonly Capability[]> = {
+const ENOUGH: Record<string, readonly Capability[]> = {
   chat: ['completion'],
   embedding: ['embedding', 'completion'],
   rerank: ['rerank']
@@ -28,7 +28,7 @@ const ENOUGH: Record<EngineMode, readonly Capability[]> = {
 
 /** Rates how well llama-server serves a model in a mode, by its metadata: 1, or 0 if it cannot. */
 export function servesMode({ metadata }: Pick<Model, 'metadata'>, mode: EngineMode): number {
-  return ENOUGH[mode].some(capability => metadata.capabilities.includes(capability)) ? 1 : 0
+  return ENOUGH[mode]?.some(capability => metadata.capabilities.includes(capability)) ? 1 : 0
 }
 
 export interface ProviderDeps {

@@ -74,6 +74,16 @@ test('a plugin does not import another plugin', async t => {
   t.strictSame(wrong, [])
 })
 
+test('APIs of other programs import only what plugin authors have', async t => {
+  const api = /^plugins\/apis\/(lmstudio|llama)\//
+  const wrong = files
+    .filter(file => api.test(file))
+    .flatMap(file => importsOf(file).map(imported => `${file} imports ${imported}`))
+    .filter(line => !/ imports (core\/plugins\/public-api\.ts$|plugins\/apis\/(lmstudio|llama)\/)/.test(line))
+  t.ok(files.some(file => api.test(file)))
+  t.strictSame(wrong, [])
+})
+
 test('an example imports only what plugin authors have', async t => {
   const wrong = files.filter(file => file.startsWith('examples/') && importsOf(file).length > 0)
   t.strictSame(wrong, [])

@@ -10,6 +10,7 @@ import { parseModelName } from '../../core/models/model-name.ts'
 import { definePlugin, type PluginContext, type PluginDefinition } from '../../core/plugins/plugin.ts'
 import surface from '../../examples/describe-api/index.ts'
 import echo from '../../examples/echo-engine/index.ts'
+import events from '../../examples/event-api/index.ts'
 import webHub from '../../examples/web-hub/index.ts'
 import { engineContract, hubContract, surfaceContract } from '../../testing/index.ts'
 import { listen } from '../support/listen.ts'
@@ -221,6 +222,7 @@ t.test('the API contract finds an API that bypasses filters, limits and usage', 
   for (const path of ['/describe-api/describe', '/describe-api/ask']) {
     await surfaceContract(surface, { path, body: { model, question: 'Who are you?' } })
   }
+  await surfaceContract(events, { path: '/event-api/ask', body: { model, question: 'Who are you?' } })
   const request = { path: '/bypass', body: { model } }
   await t.rejects(surfaceContract(bypass(false), request), { message: /pass through the hook "request"/ })
   await t.rejects(surfaceContract(bypass(true), request), { message: /pass through the hook "event"/ })

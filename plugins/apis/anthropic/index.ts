@@ -3,16 +3,13 @@ import { join } from 'node:path'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
+import { apiDependencies } from '../../../core/answers/api-dependencies.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
+import { withModelDefaults } from '../../../core/answers/engine-fields.ts'
+import { eventChannel } from '../../../core/answers/event-channel.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
-import {
-  type ApiDependencies,
-  apiDependencies,
-  readModelRequest,
-  withModelDefaults
-} from '../../../core/answers/model-request.ts'
-import { askOnce, eventChannel, type Preparation, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
-import type { Question } from '../../../core/answers/question.ts'
+import { type ConfiguredApi, readModelRequest } from '../../../core/answers/model-request.ts'
+import type { Preparation, Question } from '../../../core/answers/question.ts'
 import { withReadableMedia } from '../../../core/answers/readable-media.ts'
 import { getRequestLimits, growthLimit, modelLimits } from '../../../core/answers/request-limits.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
@@ -20,8 +17,8 @@ import type { Caller } from '../../../core/contracts/callers.ts'
 import type { EngineFields } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { CorralError, ErrorCode } from '../../../core/errors.ts'
-import { useErrorFormat } from '../../../core/http/application.ts'
 import { contextMessage } from '../../../core/http/context-message.ts'
+import { useErrorFormat } from '../../../core/http/error-format.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, routerWith } from '../../../core/http/response-schemas.ts'
 import { catalogFor, listedModels } from '../../../core/models/allowed-models.ts'
@@ -46,7 +43,7 @@ export default definePlugin({
   setup(context, options) {
     let { heartbeat } = options
     const steps = new ClearedSteps(join(context.paths.cache, 'cleared-conversations.json'), context.log)
-    const deps = { ...apiDependencies(context, 'api-anthropic', () => heartbeat), steps }
+    const deps = { ...apiDependencies(context, () => heartbeat), config: context.config, steps }
     return {
       stop: () => steps.close(),
       routes: app => anthropicRoutes(app, deps),
@@ -57,7 +54,7 @@ export default definePlugin({
   }
 })
 
-type AnthropicDependencies = ApiDependencies & { steps: ClearedSteps }
+type AnthropicDependencies = ConfiguredApi & { steps: ClearedSteps }
 
 const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
 const anthropicRouter = routerWith(schemas.anthropicErrors)
@@ -111,7 +108,7 @@ function messageRoutes(app: FastifyInstance, deps: AnthropicDependencies, path: 
   })
 }
 
-function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDependencies): void {
+function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ConfiguredApi): void {
   const route = anthropicRouter(app, 'Anthropic')
   const recordsFor = (caller: Caller) => {
     const getLimits = modelLimits(config, scheduler.running(), caller)
@@ -145,7 +142,7 @@ function frame(event: { type: string }): string {
 
 /** Builds the engine's request. @throws CorralError naming the wrong field, before a model is loaded */
 function toQuestion(
-  deps: ApiDependencies,
+  deps: ConfiguredApi,
   request: schemas.CountRequest & Partial<schemas.MessagesRequest>,
   reply: FastifyReply
 ) {
@@ -190,7 +187,7 @@ async function answerMessage(
   const manage = (first: Preparation) =>
     manageContext(body, first, { model: variant.publicName, owner: request.caller.owner, steps: deps.steps }, most)
   if (!body.stream) {
-    const events = await wholeAnswer(deps, reply, question, async (_, first) =>
+    const events = await deps.answers.whole(reply, question, async (_, first) =>
       new MessageEvents(head).manage(await manage(first))
     )
     return events.whole()
@@ -202,7 +199,7 @@ async function answerMessage(
     () => writer.beat().map(frame).join('')
   )
   channel.contentType += '; charset=utf-8'
-  await streamedAnswer(deps, request, reply, question, channel, async (_, first) => {
+  await deps.answers.stream(reply, question, channel, async (_, first) => {
     const managed = await manage(first)
     // Created after the summary, because heartbeats may have begun the message by then.
     const events = new MessageEvents(head, writer).manage(managed)
@@ -224,7 +221,7 @@ async function countTokens(
 ): Promise<Static<typeof schemas.TokenCount>> {
   const { question } = toQuestion(deps, request, reply)
   const asked = { ...question, operation: 'tokens' as const }
-  return await askOnce(deps, reply, asked, async (leased, body) => {
+  return await deps.answers.once(reply, asked, async (leased, body) => {
     const call = requireCall(leased, 'countTokens')
     const count = (each: EngineFields) => withReadableMedia(leased, each, readable => call(readable, leased))
     const original = await count(body)

@@ -1,13 +1,20 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, type TSchema, Type } from 'typebox'
-import { embedChunked, type Vector, vectorReply } from '../../../core/answers/embedding.ts'
-import { passedFields, readModelRequest } from '../../../core/answers/model-request.ts'
-import { type AnswerWriter, askOnce, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
-import type { Question } from '../../../core/answers/question.ts'
-import type { Delta, EngineFields } from '../../../core/contracts/engines.ts'
-import { CorralError } from '../../../core/errors.ts'
-import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
-import { isObject } from '../../../core/system/json-object.ts'
+import {
+  ANSWER_ERRORS,
+  type AnswerWriter,
+  CorralError,
+  type Delta,
+  type EngineFields,
+  embedChunked,
+  isObject,
+  json,
+  jsonOrStream,
+  passedFields,
+  type Question,
+  type Vector,
+  vectorReply
+} from '../../../core/plugins/public-api.ts'
 import { llamaChannel, llamaRouter } from './llama-error.ts'
 import type { LlamaDependencies } from './model-control-routes.ts'
 import * as schemas from './schemas.ts'
@@ -57,13 +64,13 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
       response: { 200: json('One for each text', Type.Array(schemas.VectorSchema)) },
       errors: ANSWER_ERRORS,
       handler: async ({ body, caller }, reply) => {
-        const request = readModelRequest(deps, body, caller)
+        const request = deps.answers.read(body, caller)
         const question = {
           operation: 'embeddings',
           body: { input: textsToEmbed(body) },
           lease: { ...request.lease, mode: 'embedding' }
         } as const
-        const { vectors } = await askOnce(deps, reply, question, (lease, { input }, tally) =>
+        const { vectors } = await deps.answers.once(reply, question, (lease, { input }, tally) =>
           embedChunked(lease, input, tally)
         )
         const toRow = (vector: Vector, index: number) => ({ index, embedding: [Array.from(vector)] })
@@ -86,7 +93,7 @@ async function complete(
   texts: EngineFields
 ): Promise<unknown> {
   const { body, caller } = request
-  const modelRequest = readModelRequest(deps, body, caller)
+  const modelRequest = deps.answers.read(body, caller)
   const { variant, settings, options, lease, overflow, requested } = modelRequest
   if (texts.suffix !== undefined && !variant.metadata.capabilities.includes('insert')) {
     const message = `Model "${variant.publicName}" cannot fill in text between a prefix and a suffix. Use a model that can, such as a code model.`
@@ -115,16 +122,14 @@ async function complete(
       ...(Array.isArray(response_fields) && response_fields.length > 0 && { fields: response_fields as string[] })
     })
   if (body.stream === true) {
-    return await streamedAnswer(
-      deps,
-      request,
+    return await deps.answers.stream(
       reply,
       question,
       llamaChannel(deps, () => IDLE),
       open
     )
   }
-  const answers = (await wholeAnswer(deps, reply, question, open)).whole()
+  const answers = (await deps.answers.whole(reply, question, open)).whole()
   return Array.isArray(body.prompt) && answers.length > 1 ? answers : answers[0]
 }
 

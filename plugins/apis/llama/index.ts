@@ -1,7 +1,5 @@
 import { Type } from 'typebox'
-import { apiDependencies } from '../../../core/answers/model-request.ts'
-import { Timeout } from '../../../core/config/core-schema.ts'
-import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { apiDependencies, definePlugin, Timeout } from '../../../core/plugins/public-api.ts'
 import { ModelFeed } from './model-feed.ts'
 import { llamaRoutes, reroutedErrors } from './routes.ts'
 
@@ -17,7 +15,7 @@ export default definePlugin({
   ),
   setup(context, options) {
     let { heartbeat } = options
-    const api = apiDependencies(context, 'api-llama', () => heartbeat)
+    const api = apiDependencies(context, () => heartbeat)
     const downloads = context.service('downloads')
     const feed = new ModelFeed({ ...api, downloads, stateFeed: context.service('stateFeed') })
     const deps = {

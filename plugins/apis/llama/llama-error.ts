@@ -1,11 +1,16 @@
 import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
-import type { ApiDependencies } from '../../../core/answers/model-request.ts'
-import { eventChannel } from '../../../core/answers/pipeline.ts'
-import type { CorralError } from '../../../core/errors.ts'
-import { contextMessage } from '../../../core/http/context-message.ts'
-import { Loose, Titled } from '../../../core/http/request-fields.ts'
-import { errorsWithin, routerWith, routesWith } from '../../../core/http/response-schemas.ts'
+import {
+  type ApiDependencies,
+  type CorralError,
+  contextMessage,
+  errorsWithin,
+  eventChannel,
+  Loose,
+  routerWith,
+  routesWith,
+  Titled
+} from '../../../core/plugins/public-api.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',

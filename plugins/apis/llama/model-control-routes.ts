@@ -1,21 +1,33 @@
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
-import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
-import type { Downloads, PullRecord } from '../../../core/contracts/downloads.ts'
-import type { Storage } from '../../../core/contracts/storage.ts'
-import { CorralError, errorMessage } from '../../../core/errors.ts'
-import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { sendUntilEnd } from '../../../core/http/reply-stream.ts'
-import { DOWNLOAD_ERRORS, FILE_ERRORS, HUB_ERRORS, json } from '../../../core/http/response-schemas.ts'
-import { catalogFor } from '../../../core/models/allowed-models.ts'
-import { loadStates } from '../../../core/models/load-state.ts'
-import { deleteModel, listedVariant, nameToDelete } from '../../../core/models/model-deletion.ts'
-import { parseRequestedName } from '../../../core/models/model-name.ts'
+import {
+  type ApiDependencies,
+  CorralError,
+  catalogFor,
+  clientSignal,
+  DOWNLOAD_ERRORS,
+  defaultMode,
+  deleteModel,
+  errorMessage,
+  FILE_ERRORS,
+  HUB_ERRORS,
+  json,
+  listedVariant,
+  loadStates,
+  nameToDelete,
+  parseRequestedName,
+  type Services,
+  type Storage,
+  sendUntilEnd
+} from '../../../core/plugins/public-api.ts'
 import { llamaChannel, llamaRouter } from './llama-error.ts'
 import type { ModelFeed } from './model-feed.ts'
 import * as schemas from './schemas.ts'
 
-function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name: string): PullRecord | undefined {
+function downloadToCancel(
+  { catalog, scheduler, feed }: LlamaDependencies,
+  name: string
+): ReturnType<ModelFeed['findDownload']> {
   const download = feed.findDownload(name)
   const variant = download && catalog.find(parseRequestedName(download.model))
   return variant && loadStates(scheduler)(variant).value !== 'unloaded' ? undefined : download
@@ -31,7 +43,7 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
     response: { 200: json('Loading has started', schemas.DoneSchema) },
     errors: ['invalid_model_name', 'model_not_found', 'forbidden_model'],
     handler: async ({ body, caller }) => {
-      const { variant, lease } = readModelRequest(deps, body, caller)
+      const { variant, lease } = deps.answers.read(body, caller)
       if (loadStates(scheduler)(variant).value !== 'unloaded') {
         const message = `The model "${variant.publicName}" is already loaded or loading.`
         throw new CorralError('invalid_request', message, { param: 'model' })
@@ -44,7 +56,7 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
           turn,
           owner,
           bounds,
-          mode: anyMode(variant),
+          mode: defaultMode(variant),
           loadOnly: true,
           signal: ended
         })
@@ -133,7 +145,7 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
 }
 
 export interface LlamaDependencies extends ApiDependencies {
-  downloads: Downloads
+  downloads: Services['downloads']
   storage: Pick<Storage, 'find' | 'remove'>
   feed: ModelFeed
   log: Pick<FastifyBaseLogger, 'warn'>

@@ -1,16 +1,20 @@
 import type { Static } from 'typebox'
-import type { Caller } from '../../../core/contracts/callers.ts'
-import type { PullRecord } from '../../../core/contracts/downloads.ts'
-import type { Model } from '../../../core/contracts/models.ts'
-import type { Services } from '../../../core/contracts/services.ts'
-import type { StateTopic } from '../../../core/contracts/state-events.ts'
-import { CorralError } from '../../../core/errors.ts'
-import { hasRole } from '../../../core/http/roles.ts'
-import { isAllowed, listedModels } from '../../../core/models/allowed-models.ts'
-import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
+import {
+  type Caller,
+  CorralError,
+  hasRole,
+  isAllowed,
+  type LoadState,
+  listedModels,
+  loadStates,
+  type Model,
+  type Services
+} from '../../../core/plugins/public-api.ts'
 import type { FeedEventSchema } from './schemas.ts'
 
-const TOPICS: ReadonlySet<StateTopic> = new Set(['model', 'engine', 'pull'])
+type PullRecord = ReturnType<Services['downloads']['list']>[number]
+
+const TOPICS: Parameters<Services['stateFeed']['follow']>[0]['topics'] = new Set(['model', 'engine', 'pull'])
 /** All listeners share one subscription to the state feed. Their permissions are applied here. */
 const FOLLOWER = { turn: 'models/sse', role: 'operator' } as const
 const MAX_LISTENERS_PER_CLIENT = 16

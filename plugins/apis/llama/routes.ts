@@ -1,22 +1,28 @@
 import type { IncomingMessage } from 'node:http'
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
-import { askOnce } from '../../../core/answers/pipeline.ts'
-import type { Engine, EngineFields } from '../../../core/contracts/engines.ts'
-import type { RunningModel } from '../../../core/contracts/leases.ts'
-import type { Model } from '../../../core/contracts/models.ts'
-import { CorralError } from '../../../core/errors.ts'
-import { sendErrors } from '../../../core/http/application.ts'
-import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { bodyObject } from '../../../core/http/json-body.ts'
-import { reroute } from '../../../core/http/reroute.ts'
-import { ANSWER_ERRORS, json, MODEL_ERRORS, WITH_BODY } from '../../../core/http/response-schemas.ts'
-import { clientError } from '../../../core/http/server-folders.ts'
-import { catalogFor, isAllowed } from '../../../core/models/allowed-models.ts'
-import { parseRequestedName } from '../../../core/models/model-name.ts'
-import { isObject } from '../../../core/system/json-object.ts'
-import { version } from '../../../core/system/package-info.ts'
+import {
+  ANSWER_ERRORS,
+  bodyObject,
+  CorralError,
+  catalogFor,
+  clientError,
+  clientSignal,
+  defaultMode,
+  type Engine,
+  type EngineFields,
+  isAllowed,
+  isObject,
+  json,
+  MODEL_ERRORS,
+  type Model,
+  parseRequestedName,
+  type RunningModel,
+  reroute,
+  sendErrors,
+  version,
+  WITH_BODY
+} from '../../../core/plugins/public-api.ts'
 import { completionRoutes } from './completion-routes.ts'
 import { llamaErrorBody, llamaRoute, llamaRouter } from './llama-error.ts'
 import { type LlamaDependencies, modelControlRoutes } from './model-control-routes.ts'
@@ -104,16 +110,16 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     errors: [...MODEL_ERRORS, 'model_not_loaded', 'forbidden_model'],
     handler: async ({ query, caller }, reply) => {
       if (!query.model) return routerProps(scheduler.stats().maxLoaded)
-      const { variant, lease } = readModelRequest(deps, { model: query.model }, caller)
+      const { variant, lease } = deps.answers.read({ model: query.model }, caller)
       const running = findRunning(deps, variant)
       if (running) return await modelProps(running.engine, variant, clientSignal(reply))
       if (/^(false|0|no|off)$/i.test(query.autoload ?? '')) throw notLoaded(variant)
       const question = {
         operation: 'tokens',
         body: {},
-        lease: { ...lease, mode: anyMode(variant), loadOnly: true }
+        lease: { ...lease, mode: defaultMode(variant), loadOnly: true }
       } as const
-      return await askOnce(deps, reply, question, ({ engine, signal }) => modelProps(engine, variant, signal))
+      return await deps.answers.once(reply, question, ({ engine, signal }) => modelProps(engine, variant, signal))
     }
   })
   route('GET /slots', 'llamaSlots', 'Show the slots of loaded models', {

@@ -1,6 +1,14 @@
 import { Type } from 'typebox'
-import { Given, keep_alive, ListOf, Loose, loose, named, Titled } from '../../../core/http/request-fields.ts'
-import { requestOptions } from '../../../core/models/options.ts'
+import {
+  Given,
+  keep_alive,
+  ListOf,
+  Loose,
+  loose,
+  named,
+  requestOptions,
+  Titled
+} from '../../../core/plugins/public-api.ts'
 
 const Texts = Type.Union([Type.String(), Type.Array(Type.String())])
 const generating = {

@@ -1,23 +1,31 @@
 import type { IncomingMessage } from 'node:http'
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { type ApiDependencies, apiDependencies } from '../../../core/answers/model-request.ts'
-import { modelLimits } from '../../../core/answers/request-limits.ts'
-import { Timeout } from '../../../core/config/core-schema.ts'
-import type { Caller } from '../../../core/contracts/callers.ts'
-import type { Delta } from '../../../core/contracts/engines.ts'
-import type { HookedRequest } from '../../../core/contracts/hooks.ts'
-import type { Model } from '../../../core/contracts/models.ts'
-import type { Services } from '../../../core/contracts/services.ts'
-import { useErrorFormat } from '../../../core/http/application.ts'
-import { Loose, Titled } from '../../../core/http/request-fields.ts'
-import { reroute } from '../../../core/http/reroute.ts'
-import { ANSWER_ERRORS, json, jsonOrStream, WITH_BODY } from '../../../core/http/response-schemas.ts'
-import { catalogFor, findListed, listedModels } from '../../../core/models/allowed-models.ts'
-import { loadStates } from '../../../core/models/load-state.ts'
-import { parseRequestedName } from '../../../core/models/model-name.ts'
-import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { isObject } from '../../../core/system/json-object.ts'
+import {
+  ANSWER_ERRORS,
+  type ApiDependencies,
+  apiDependencies,
+  type Caller,
+  catalogFor,
+  type Delta,
+  definePlugin,
+  findListed,
+  type HookedRequest,
+  isObject,
+  json,
+  jsonOrStream,
+  Loose,
+  listedModels,
+  loadStates,
+  type Model,
+  parseRequestedName,
+  reroute,
+  type Services,
+  Timeout,
+  Titled,
+  useErrorFormat,
+  WITH_BODY
+} from '../../../core/plugins/public-api.ts'
 import { errorBodyV0, errorBodyV1, studioRoute, studioRouter, studioRoutes, TAG } from './model-routes.ts'
 
 export default definePlugin({
@@ -33,7 +41,7 @@ export default definePlugin({
   setup(context, { heartbeat }) {
     const scheduler = context.service('scheduler')
     const facts = new AnswerStats({ scheduler, runtimes: context.service('runtimes') })
-    const deps = apiDependencies(context, 'api-lmstudio', () => heartbeat)
+    const deps = apiDependencies(context, () => heartbeat)
     return {
       hooks: async app => {
         app.addHook('preValidation', async ({ raw, body }) => {
@@ -71,7 +79,7 @@ function readTtl(body: Record<string, unknown>): void {
   if (ttl !== undefined && ttl !== null) body.keep_alive ??= ttl
 }
 
-type LmStudioDependencies = Pick<ApiDependencies, 'catalog' | 'scheduler' | 'config'>
+type LmStudioDependencies = Pick<ApiDependencies, 'catalog' | 'scheduler' | 'answers'>
 
 const ModelRecord = Titled('LMStudioModel', {
   id: Type.String(),
@@ -165,9 +173,9 @@ function lmStudioRoutes(
   reroute(app, { method: 'POST', url: '/embeddings', as: '/v1/embeddings', ...embeddings }, mark)
 }
 
-function modelRecords({ scheduler, config }: LmStudioDependencies, caller: Caller) {
+function modelRecords({ scheduler, answers }: LmStudioDependencies, caller: Caller) {
   const getState = loadStates(scheduler)
-  const getLimits = modelLimits(config, scheduler.running(), caller)
+  const getLimits = answers.limits(caller)
   return (model: Model, id: string): Static<typeof ModelRecord> => {
     const { capabilities, architecture = 'unknown', contextLength, quantization } = model.metadata
     const isLoaded = getState(model).value === 'loaded'

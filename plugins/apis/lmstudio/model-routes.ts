@@ -1,30 +1,39 @@
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { callerLease } from '../../../core/answers/admission.ts'
-import { anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
-import { type ModelLimits, modelLimits } from '../../../core/answers/request-limits.ts'
-import type { Downloads, Pull } from '../../../core/contracts/downloads.ts'
-import type { RunningModel } from '../../../core/contracts/leases.ts'
-import type { Model } from '../../../core/contracts/models.ts'
-import { CorralError } from '../../../core/errors.ts'
-import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { Given, ignored, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
 import {
   ANSWER_ERRORS,
+  CorralError,
+  callerLease,
+  catalogFor,
+  clientSignal,
   DOWNLOAD_ERRORS,
+  defaultMode,
   errorsWithin,
   FILE_ERRORS,
+  Given,
   HUB_ERRORS,
+  ignored,
   json,
   jsonOrStream,
+  Loose,
+  listedModels,
   MODEL_ERRORS,
+  type Model,
+  type ModelLimits,
+  OrNull,
+  parseRequestedName,
+  publicModelName,
+  type RunningModel,
+  requestOptions,
   routerWith,
-  routesWith
-} from '../../../core/http/response-schemas.ts'
-import { catalogFor, listedModels } from '../../../core/models/allowed-models.ts'
-import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
-import { requestOptions } from '../../../core/models/options.ts'
+  routesWith,
+  type Services,
+  Titled
+} from '../../../core/plugins/public-api.ts'
 import { answerChat, CHAT_EVENTS, type ChatDependencies, ChatRequest, ChatResult } from './studio-chat.ts'
+
+type Downloads = Services['downloads']
+type Pull = NonNullable<Awaited<ReturnType<Downloads['pull']>>>
 
 export interface StudioDependencies extends ChatDependencies {
   downloads: Downloads
@@ -83,14 +92,14 @@ type Job = Static<typeof Job>
 
 export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): void {
   const route = studioRouter(app)
-  const { catalog, config, scheduler, downloads } = deps
+  const { answers, catalog, scheduler, downloads } = deps
   const jobs = new DownloadJobs(downloads, deps.ended)
 
   route('GET /models', 'lmStudioListModels', 'List models with their loaded instances', {
     response: { 200: json('The models', Loose({ models: Type.Array(ListedModel) })) },
     handler: async ({ caller }) => {
       const running = scheduler.running()
-      const getLimits = modelLimits(config, running, caller)
+      const getLimits = answers.limits(caller)
       const listed = listedModels(catalogFor(catalog, caller))
       return { models: listed.map(({ alias, model }) => listedModel(model, alias, running, getLimits(model))) }
     }
@@ -115,12 +124,12 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
     errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability', 'forbidden_model'],
     handler: async ({ body, caller }, reply) => {
       const request = { model: body.model, num_ctx: body.context_length }
-      const { variant, lease: wanted } = readModelRequest(deps, request, caller)
+      const { variant, lease: wanted } = answers.read(request, caller)
       const lease = await scheduler.lease({
         ...callerLease(reply),
         ...wanted,
         model: publicModelName(variant),
-        mode: anyMode(variant),
+        mode: defaultMode(variant),
         loadOnly: true,
         signal: clientSignal(reply)
       })

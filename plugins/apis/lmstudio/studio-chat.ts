@@ -1,19 +1,28 @@
 import { randomBytes } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
-import { withUsableMedia } from '../../../core/answers/media-parts.ts'
-import { type ApiDependencies, readModelRequest, withModelDefaults } from '../../../core/answers/model-request.ts'
-import { eventChannel, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
-import type { Question } from '../../../core/answers/question.ts'
-import { readThinking, thinkingFields } from '../../../core/answers/thinking.ts'
-import type { StoredItem, StoredResponses } from '../../../core/contracts/built-in-services.ts'
-import type { Delta, TokenUsage } from '../../../core/contracts/engines.ts'
-import { CorralError } from '../../../core/errors.ts'
-import { Given, keep_alive, Loose, Titled } from '../../../core/http/request-fields.ts'
-import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
-import { requestOptions } from '../../../core/models/options.ts'
-import { isObject } from '../../../core/system/json-object.ts'
+import {
+  type ApiDependencies,
+  CorralError,
+  type Delta,
+  eventChannel,
+  Given,
+  isObject,
+  keep_alive,
+  type LoadState,
+  Loose,
+  loadStates,
+  type Question,
+  readThinking,
+  reportIgnoredTools,
+  requestOptions,
+  type Services,
+  Titled,
+  type TokenUsage,
+  thinkingFields,
+  withModelDefaults,
+  withUsableMedia
+} from '../../../core/plugins/public-api.ts'
 
 /* POST /api/v1/chat: one message of a conversation that the server stores. */
 
@@ -65,6 +74,9 @@ type ChatResult = Static<typeof ChatResult>
 export const CHAT_EVENTS =
   'Named events: chat.start; model_load.start, .progress and .end if the model was loaded; prompt_processing.start, .progress and .end; reasoning.start, .delta and .end; message.start, .delta and .end; error if it fails; and chat.end with the whole answer'
 
+type StoredResponses = Services['responses']
+type StoredItem = Parameters<StoredResponses['add']>[1]['input'][number]
+
 export interface ChatDependencies extends ApiDependencies {
   responses: StoredResponses
   error(failure: CorralError): { error: Record<string, unknown> }
@@ -91,7 +103,7 @@ export async function answerChat(
     return { ...result, response_id: id }
   }
   const writer = new ChatWriter(question.variant.publicName)
-  if (!body.stream) return keep((await wholeAnswer(deps, reply, question, lease => writer.begin(lease))).result())
+  if (!body.stream) return keep((await deps.answers.whole(reply, question, lease => writer.begin(lease))).result())
   const fail = (failure: CorralError) => [
     { type: 'error', ...deps.error(failure) },
     { type: 'chat.end', result: writer.result() }
@@ -101,7 +113,7 @@ export async function answerChat(
     failure => frames(fail(failure)),
     () => frames(writer.wait(loadStates(deps.scheduler)(question.variant)))
   )
-  await streamedAnswer(deps, request, reply, question, channel, lease => {
+  await deps.answers.stream(reply, question, channel, lease => {
     writer.begin(lease)
     return {
       add: deltas => frames(writer.add(deltas)),
@@ -117,8 +129,7 @@ function toQuestion(
   { body, caller }: FastifyRequest<{ Body: ChatRequest }>
 ): { question: Question; input: StoredItem[] } {
   const { max_output_tokens, context_length, ttl, min_p, repeat_penalty, previous_response_id: previous } = body
-  const { variant, settings, sampling, lease, overflow } = readModelRequest(
-    deps,
+  const { variant, settings, sampling, lease, overflow } = deps.answers.read(
     { ...pick(body), max_tokens: max_output_tokens, num_ctx: context_length, keep_alive: ttl },
     caller
   )

@@ -1,8 +1,8 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { addCallPiece } from '../../../core/answers/call-arguments.ts'
-import { type AnswerWriter, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Question } from '../../../core/answers/question.ts'
 import { type EngineSettings, settingsFor } from '../../../core/config/model-settings.ts'
+import type { AnswerWriter } from '../../../core/contracts/answers.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { Framing } from '../../../core/contracts/native-api.ts'
@@ -211,10 +211,10 @@ async function answer(
     turns: loadOnly ? undefined : turns
   }
   const open = (whole: boolean) => () => new NativeAnswer(context, whole)
-  if (body.stream === false) return (await wholeAnswer(deps, reply, question, open(true))).whole()
+  if (body.stream === false) return (await deps.answers.whole(reply, question, open(true))).whole()
   const idle = () => ({ ...empty(), done: false })
   const channel = streams.channel(request, reply, idle, failure => answerFailure(model, failure))
-  return await streamedAnswer(deps, request, reply, question, channel, open(false))
+  return await deps.answers.stream(reply, question, channel, open(false))
 }
 
 const CHAT: AnswerShape = {

@@ -1,7 +1,6 @@
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { embedChunked, shortened, type Vector, vectorReply } from '../../../core/answers/embedding.ts'
-import { askOnce } from '../../../core/answers/pipeline.ts'
 import type { EmbeddingsReply } from '../../../core/contracts/engines.ts'
 import { Nanoseconds } from '../../../core/contracts/native-records.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../../core/http/request-fields.ts'
@@ -112,7 +111,7 @@ export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): voi
       ...(load.num_ctx !== undefined && { most: load.num_ctx }),
       made: (vector: Vector) => shortened(vector, dimensions ?? undefined)
     }
-    return await askOnce(deps, reply, question, async (lease, { input }, tally) =>
+    return await deps.answers.once(reply, question, async (lease, { input }, tally) =>
       loadOnly ? none : await embedChunked(lease, input, tally, options)
     )
   }

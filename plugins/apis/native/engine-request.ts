@@ -1,7 +1,7 @@
 import { deflateRawSync, inflateRawSync } from 'node:zlib'
 import { callArguments } from '../../../core/answers/call-arguments.ts'
+import { withModelDefaults } from '../../../core/answers/engine-fields.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
-import { withModelDefaults } from '../../../core/answers/model-request.ts'
 import type { Question } from '../../../core/answers/question.ts'
 import { readThinking, thinkingFields } from '../../../core/answers/thinking.ts'
 import { type EngineSettings, setsTemplate, type TemplateSettings } from '../../../core/config/model-settings.ts'

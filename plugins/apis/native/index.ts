@@ -51,10 +51,11 @@ export default definePlugin({
     let settings = options
     const streams = (defaultFraming: Framing) => new NativeStreams(defaultFraming, () => settings)
     const services = Object.fromEntries(SERVICES.map(name => [name, context.service(name)])) as NativeServices
+    const answers = context.answers()
     const dependencies = ({ defaultFraming, version: _, ...mount }: NativeMount) => ({
       ...services,
       hooks: context.hooks,
-      surface: 'api-native',
+      answers,
       config: context.config,
       streams: streams(defaultFraming),
       naming: NATIVE_NAMING,

@@ -1,7 +1,7 @@
 import { isAbsolute } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { callerLease } from '../../../core/answers/admission.ts'
+import { callerLease } from '../../../core/answers/caller-lease.ts'
 import { modelLimits } from '../../../core/answers/request-limits.ts'
 import { reportUnknownOptions } from '../../../core/answers/unknown-options.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'

@@ -1,5 +1,6 @@
-import type { AnswerDependencies } from '../../../core/answers/question.ts'
+import type { Answers } from '../../../core/answers/question.ts'
 import type { CoreConfig } from '../../../core/config/core-schema.ts'
+import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { ModelNaming } from '../../../core/contracts/native-api.ts'
 import type { Services } from '../../../core/contracts/services.ts'
@@ -8,8 +9,11 @@ import type { NativeStreams } from './sse-and-ndjson.ts'
 type Needed = 'storage' | 'catalog' | 'runtimes' | 'downloads' | 'adoption' | 'conversion'
 
 /** The services and settings of the native routes. Ollama's API has its own set. */
-export interface NativeDependencies extends AnswerDependencies, Pick<Services, Needed> {
+export interface NativeDependencies extends Pick<Services, Needed> {
+  answers: Answers
   engines: Services['engines']
+  scheduler: Services['scheduler']
+  hooks: Hooks
   config: Readonly<CoreConfig>
   streams: NativeStreams
   naming: ModelNaming

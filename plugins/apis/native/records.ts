@@ -1,6 +1,6 @@
 import { basename } from 'node:path'
 import { generatedBy } from '../../../core/answers/generated-tokens.ts'
-import type { ModelLimits } from '../../../core/answers/request-limits.ts'
+import type { ModelLimits } from '../../../core/contracts/answers.ts'
 import type { SchedulerStats } from '../../../core/contracts/built-in-services.ts'
 import type { Engines, Speculation, StoredConversations } from '../../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'

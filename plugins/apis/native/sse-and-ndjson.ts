@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type TSchema, Type } from 'typebox'
-import type { Channel } from '../../../core/answers/pipeline.ts'
+import type { Channel } from '../../../core/answers/question.ts'
 import type { EventStream, EventStreams, Framing } from '../../../core/contracts/native-api.ts'
 import { type WorkStep, WorkStepSchema } from '../../../core/contracts/native-records.ts'
 import { type Progress, progressText, type Waiting } from '../../../core/contracts/progress.ts'

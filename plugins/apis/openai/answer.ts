@@ -2,8 +2,8 @@ import { randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
-import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
-import { eventChannel, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import { eventChannel } from '../../../core/answers/event-channel.ts'
+import { type ConfiguredApi, readModelRequest } from '../../../core/answers/model-request.ts'
 import type { Question } from '../../../core/answers/question.ts'
 import type { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Lease } from '../../../core/contracts/leases.ts'
@@ -17,7 +17,7 @@ export const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
 export const DONE = 'data: [DONE]\n\n'
 
 export async function answer(
-  deps: ApiDependencies & { answers: RunningAnswers },
+  deps: ConfiguredApi & { running: RunningAnswers },
   request: FastifyRequest<{ Body: Fields }>,
   reply: FastifyReply,
   plan: Planner
@@ -28,7 +28,7 @@ export async function answer(
   const { body, head } = generation
   const { variant, lease, overflow } = modelRequest
   const id = answerId(head.operation === 'chat' ? 'chatcmpl' : 'cmpl')
-  const { controlled, end } = deps.answers.begin(id, request.caller.owner, variant, body.reasoning_control === true)
+  const { controlled, end } = deps.running.begin(id, request.caller.owner, variant, body.reasoning_control === true)
   const question: Question = {
     operation: head.operation,
     body,
@@ -41,7 +41,7 @@ export async function answer(
   }
   try {
     if (!generation.stream) {
-      const whole = await wholeAnswer(deps, reply, question, lease => openAnswer(lease, generation, id))
+      const whole = await deps.answers.whole(reply, question, lease => openAnswer(lease, generation, id))
       return whole.whole()
     }
     const { echo: _, ...rest } = head
@@ -68,7 +68,7 @@ export async function answer(
         .join('')
       return `${last}${lastFrames(writer)}`
     }
-    return await streamedAnswer(deps, request, reply, question, channel, async lease => {
+    return await deps.answers.stream(reply, question, channel, async lease => {
       const answer = await openAnswer(lease, generation, id, writer)
       writer = answer
       return {

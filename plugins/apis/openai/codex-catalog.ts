@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import type { ModelLimits } from '../../../core/answers/request-limits.ts'
+import type { ModelLimits } from '../../../core/contracts/answers.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
 import catalog from './codex-catalog.json' with { type: 'json' }

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { apiDependencies } from '../../../core/answers/model-request.ts'
+import { apiDependencies } from '../../../core/answers/api-dependencies.ts'
 import { Bytes, Timeout } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
@@ -27,7 +27,7 @@ export default definePlugin({
   setup(context, options) {
     let { heartbeat } = options
     const stored = new StoredResponses(parseBytes(options.stored_responses)!, context.config.limits.stored_responses)
-    const deps = { ...apiDependencies(context, 'api-openai', () => heartbeat), stored }
+    const deps = { ...apiDependencies(context, () => heartbeat), config: context.config, stored }
     return {
       services: { responses: stored },
       routes: async app => {

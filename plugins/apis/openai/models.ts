@@ -1,7 +1,8 @@
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { ApiDependencies } from '../../../core/answers/model-request.ts'
-import { type ModelLimits, modelLimits } from '../../../core/answers/request-limits.ts'
+import type { ConfiguredApi } from '../../../core/answers/model-request.ts'
+import { modelLimits } from '../../../core/answers/request-limits.ts'
+import type { ModelLimits } from '../../../core/contracts/answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { ModelAlias, Model as StoredModel } from '../../../core/contracts/models.ts'
 import { hasFiles } from '../../../core/contracts/storage.ts'
@@ -24,7 +25,7 @@ const ModelPath = Type.Object({
   })
 })
 
-export function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDependencies): void {
+export function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ConfiguredApi): void {
   const readFacts = (seen: VisibleCatalog, caller: Pick<Caller, 'bounds'>) => {
     const getLimits = modelLimits(config, scheduler.running(), caller)
     const getState = loadStates(scheduler)

@@ -3,20 +3,20 @@ import { Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { embedChunked, rerankChunked, shortened, type Vector, vectorReply } from '../../../core/answers/embedding.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
-import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
-import { askOnce, askPrompt } from '../../../core/answers/pipeline.ts'
+import { type ConfiguredApi, readModelRequest } from '../../../core/answers/model-request.ts'
 import { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { EmbeddingsReply, RankingReply } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { useErrorFormat } from '../../../core/http/application.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
+import { useErrorFormat } from '../../../core/http/error-format.ts'
 import { openaiErrorBody, openaiErrors, openaiRouter } from '../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
 import { streamRoutes } from '../../../core/http/resumable-streams.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
+import { defaultMode } from '../../../core/models/model-operations.ts'
 import { answer } from './answer.ts'
 import { chatGeneration, completionGeneration, engineFields, type Fields } from './generation.ts'
 import { mediaRoutes } from './media/routes.ts'
@@ -29,28 +29,28 @@ import * as schemas from './schemas.ts'
 
 export async function openaiRoutes(
   app: FastifyInstance,
-  deps: ApiDependencies & { stored: StoredResponses }
+  deps: ConfiguredApi & { stored: StoredResponses }
 ): Promise<void> {
   useOpenAiFormat(app, '/v1/', deps)
   modelRoutes(app, deps)
-  textRoutes(app, { ...deps, answers: new RunningAnswers() })
+  textRoutes(app, { ...deps, running: new RunningAnswers() })
   vectorRoutes(app, deps)
   responseRoutes(app, deps)
   await app.register(async scope => mediaRoutes(scope, deps))
   streamRoutes(app, openaiRouter(app, 'OpenAI chat'), 'Stream')
 }
 
-export function cohereRoutes(app: FastifyInstance, deps: ApiDependencies): void {
+export function cohereRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   useOpenAiFormat(app, '/v2/', deps)
   rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
 }
 
-function useOpenAiFormat(app: FastifyInstance, prefix: string, { config }: Pick<ApiDependencies, 'config'>): void {
+function useOpenAiFormat(app: FastifyInstance, prefix: string, { config }: Pick<ConfiguredApi, 'config'>): void {
   useErrorFormat(app, prefix, openaiErrorBody)
   app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))
 }
 
-function textRoutes(app: FastifyInstance, deps: ApiDependencies & { answers: RunningAnswers }): void {
+function textRoutes(app: FastifyInstance, deps: ConfiguredApi & { running: RunningAnswers }): void {
   const errors = openaiErrors(ANSWER_ERRORS)
   const route = openaiRouter(app, 'OpenAI chat')
   route('POST /chat/completions', 'createChatCompletion', 'Answer a conversation', {
@@ -90,15 +90,15 @@ function textRoutes(app: FastifyInstance, deps: ApiDependencies & { answers: Run
     errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed'],
     handler: async ({ body: { id, model: named, name }, caller }, reply) => {
       const model = catalogFor(deps.catalog, caller).get(parseRequestedName(named ?? name))
-      return await deps.answers.endThought({ id, owner: caller.owner, model }, clientSignal(reply))
+      return await deps.running.endThought({ id, owner: caller.owner, model }, clientSignal(reply))
     }
   })
 }
 
-function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
+function vectorRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   const tokenQuestion = (body: Fields, caller: Caller) => {
     const request = readModelRequest(deps, body, caller)
-    const lease = { ...request.lease, mode: anyMode(request.variant) }
+    const lease = { ...request.lease, mode: defaultMode(request.variant) }
     return { operation: 'tokens', body: engineFields(body, request), lease } as const
   }
   const embeddingRoute = openaiRouter(app, 'OpenAI embeddings')
@@ -113,7 +113,7 @@ function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
       const input = embeddingInputs(body, request.variant)
       const lease = { ...request.lease, mode: 'embedding' } as const
       const question = { operation: 'embeddings', body: { input }, lease } as const
-      const vectors = await askOnce(deps, reply, question, (lease, { input }, tally) =>
+      const vectors = await deps.answers.once(reply, question, (lease, { input }, tally) =>
         embedChunked(lease, input, tally, { made: vector => toDimensions(vector, body) })
       )
       return embeddingList(reply, vectors, body, request.requested)
@@ -133,7 +133,7 @@ function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
     errors: ANSWER_ERRORS,
     handler: async ({ body }, reply) => ({
       object: 'response.input_tokens',
-      input_tokens: await askPrompt(deps, reply, 'countTokens', conversation(body, reply))
+      input_tokens: await deps.answers.prompt(reply, 'countTokens', conversation(body, reply))
     })
   })
   tokenRoute('POST /chat/completions/prompt', 'showPrompt', 'Show the prompt of a conversation', {
@@ -142,7 +142,7 @@ function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
     response: { 200: json('The prompt', schemas.Prompt) },
     errors: ANSWER_ERRORS,
     handler: async ({ body }, reply) => ({
-      prompt: await askPrompt(deps, reply, 'applyTemplate', conversation(body, reply))
+      prompt: await deps.answers.prompt(reply, 'applyTemplate', conversation(body, reply))
     })
   })
   tokenRoute('POST /tokenize', 'tokenize', 'Split a text into tokens', {
@@ -150,7 +150,7 @@ function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
     body: schemas.TokenizeRequest,
     response: { 200: json('The tokens', schemas.TokenList) },
     errors: ANSWER_ERRORS,
-    handler: ({ body, caller }, reply) => askPrompt(deps, reply, 'tokenize', tokenQuestion(body, caller))
+    handler: ({ body, caller }, reply) => deps.answers.prompt(reply, 'tokenize', tokenQuestion(body, caller))
   })
   tokenRoute('POST /detokenize', 'detokenize', 'Turn tokens into text', {
     description: "Like llama-server's /detokenize.",
@@ -158,14 +158,14 @@ function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
     response: { 200: json('The text', schemas.Text) },
     errors: ANSWER_ERRORS,
     handler: async ({ body, caller }, reply) => ({
-      content: await askOnce(deps, reply, tokenQuestion(body, caller), (lease, { tokens }) =>
+      content: await deps.answers.once(reply, tokenQuestion(body, caller), (lease, { tokens }) =>
         requireCall(lease, 'detokenize')(tokens as number[], lease)
       )
     })
   })
 }
 
-function rankingRoutes(app: FastifyInstance, deps: ApiDependencies, paths: Record<string, string>): void {
+function rankingRoutes(app: FastifyInstance, deps: ConfiguredApi, paths: Record<string, string>): void {
   const embeddingRoute = openaiRouter(app, 'OpenAI embeddings')
   for (const [path, operationId] of Object.entries(paths)) {
     embeddingRoute(`POST ${path}`, operationId, 'Rank documents by relevance to a query', {
@@ -179,7 +179,7 @@ function rankingRoutes(app: FastifyInstance, deps: ApiDependencies, paths: Recor
         const documents = documentTexts(body)
         const lease = { ...request.lease, mode: 'rerank' } as const
         const question = { operation: 'rerank', body: { query: body.query, documents }, lease } as const
-        const scores = await askOnce(deps, reply, question, rerankChunked)
+        const scores = await deps.answers.once(reply, question, rerankChunked)
         return body.texts ? textRanking(scores, body, documents) : ranking(scores, body, documents, request.requested)
       }
     })

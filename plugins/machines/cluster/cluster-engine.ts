@@ -9,24 +9,23 @@ import type {
   Engine,
   EngineExit,
   EngineFields,
-  EngineMode,
   EngineProvider,
   EngineSpec,
   RankingReply
 } from '../../../core/contracts/engines.ts'
+import type { Operation } from '../../../core/contracts/hooks.ts'
 import type { LeaseRequest } from '../../../core/contracts/leases.ts'
 import type { Capability, Model } from '../../../core/contracts/models.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { forwardedHeaders } from '../../../core/http/forwarded-headers.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { listModes, listOperations } from '../../../core/models/model-operations.ts'
 import { withAnySignal } from '../../../core/system/abort-signals.ts'
 import { merged } from '../../../core/system/collections.ts'
 import {
-  type AnswerCall,
   type AskBody,
   FAILURE_TRAILER,
-  MODES,
   type OnceCall,
   readLines,
   USED_TRAILER,
@@ -45,7 +44,7 @@ import { modelKey } from './placement/cluster-view.ts'
 import type { ReplicaKeeper } from './replica-keeper.ts'
 
 /** The capability that a mode needs, if no node has described the model. */
-const NEEDED: Record<EngineMode, Capability> = { chat: 'completion', embedding: 'embedding', rerank: 'rerank' }
+const NEEDED: Record<string, Capability> = { chat: 'completion', embedding: 'embedding', rerank: 'rerank' }
 
 export function clusterProvider(
   members: ClusterNodes,
@@ -82,7 +81,7 @@ export function clusterProvider(
       const described = members.all().flatMap(({ models }) => models.get(key) ?? [])
       const isServed =
         described.length === 0
-          ? metadata.capabilities.includes(NEEDED[mode])
+          ? metadata.capabilities.includes(NEEDED[mode] ?? mode)
           : described.some(({ modes }) => modes.includes(mode))
       return isServed ? 1 : 0
     },
@@ -100,9 +99,9 @@ export function clusterProvider(
   }
 }
 
-const isHeld = (models: ReadonlyMap<string, { state: string }>, { key }: Model) =>
-  MODES.some(mode => {
-    const state = models.get(modelKey(key, mode))?.state
+const isHeld = (models: ReadonlyMap<string, { state: string }>, model: Model) =>
+  listModes(model).some(mode => {
+    const state = models.get(modelKey(model.key, mode))?.state
     return state === 'loaded' || state === 'loading'
   })
 
@@ -184,7 +183,7 @@ function createClusterEngine(
      * @param kept stores the answer so that it can be continued
      */
     async function stream<Piece extends readonly Delta[] | Buffer>(
-      call: AnswerCall,
+      call: Operation,
       request: EngineFields,
       sink: AnswerSink<Piece>,
       signal: AbortSignal,
@@ -294,17 +293,19 @@ function createClusterEngine(
     }
 
     /** @param call the call that another node continues, if the client wants that */
-    const keptFor = (call: AnswerCall, request: EngineFields, sink: Pick<AnswerSink, 'native'>) =>
-      by.resumable && call !== 'transcribe' && !sink.native ? new ContinuedAnswer(call, request) : undefined
+    const keptFor = (call: Operation, request: EngineFields, sink: Pick<AnswerSink, 'native'>) => {
+      const text = (['chat', 'completion'] as const).find(each => each === call)
+      return by.resumable && text && !sink.native ? new ContinuedAnswer(text, request) : undefined
+    }
 
-    const deltas = (call: AnswerCall) => (request: EngineFields, sink: AnswerSink) => {
+    const deltas = (call: Operation) => (request: EngineFields, sink: AnswerSink) => {
       const { whole = false, countEach = false, stopText = false, native = false } = sink
       const more = { whole, count_each: countEach, stop_text: stopText, native }
       const kept = keptFor(call, request, sink)
       return untilStopped(sink.signal, signal => stream(call, request, sink, signal, more, readDeltas, kept))
     }
 
-    const bytes = (call: AnswerCall) => async (request: EngineFields, sink: AnswerSink<Buffer>) => {
+    const bytes = (call: Operation) => async (request: EngineFields, sink: AnswerSink<Buffer>) => {
       const told: AnswerSink<Buffer>['used'] = sink.used?.bind(sink)
       const kept = keptFor(call, request, sink)
       let events = 0
@@ -362,11 +363,12 @@ function createClusterEngine(
     }
 
     const isBytes = !withoutBytes.has(variant.key)
+    const operations = new Set([...listOperations(variant), ...(mode === 'chat' ? ['transcribe'] : [])])
     const calls: Partial<Engine> = {
+      operations: Object.fromEntries([...operations].map(name => [name, deltas(name)])),
       ...(mode === 'chat' && {
         chat: deltas('chat'),
         completion: deltas('completion'),
-        transcribe: deltas('transcribe'),
         ...(isBytes && { chatBytes: bytes('chat'), completionBytes: bytes('completion') }),
         countTokens: (request, { signal }) => once<number>('countTokens', request, signal),
         applyTemplate: (request, { signal }) => once<string>('applyTemplate', request, signal)
@@ -455,6 +457,7 @@ async function readDeltas(reply: NodeReply, take: (deltas: readonly Delta[]) => 
     const deltas = parsed(line)
     if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is not a list')
     isEmpty = false
+    for (const delta of deltas) if (delta?.bytes) delta.bytes = Buffer.from(String(delta.bytes), 'base64')
     await take(deltas)
   }
   if (isEmpty && reply.trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer is empty')

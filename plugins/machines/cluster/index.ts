@@ -1,7 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
-import { apiDependencies } from '../../../core/answers/model-request.ts'
 import { ConfigError } from '../../../core/config/config-error.ts'
 import { Path, Timeout } from '../../../core/config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../../../core/config/model-settings.ts'
@@ -168,9 +167,10 @@ export default definePlugin({
     const authority = given.ca === '' ? undefined : readFileSync(given.ca, 'utf8')
     const sources = new SourceFiles({ storage, downloads }, { ...settings, authority }, log)
     downloads.addMirror(nodeFiles(members, sources, log))
-    const api = apiDependencies(context, 'cluster', () => '10s')
-    const ask = askRoutes({ ...api, optionsAtTop: false })
-    const copying = copyRoutes({ storage, catalog, sources, describe: variant => described(api, variant) })
+    const [scheduler, engines] = [context.service('scheduler'), context.service('engines')]
+    const asking = { catalog, scheduler, engines, hooks, config, surface: 'cluster' }
+    const ask = askRoutes(asking)
+    const copying = copyRoutes({ storage, catalog, sources, describe: variant => described(asking, variant) })
     return {
       services: { cluster: { addSource: source => members.roster.add(source) } },
       routes: async app => {

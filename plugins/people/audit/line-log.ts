@@ -30,6 +30,14 @@ export interface LineLogLimits {
   maxFiles: number
 }
 
+interface OpenFile {
+  handle: FileHandle
+  ino: number
+  size: number
+  /** When the first line was written, in milliseconds since the epoch. */
+  began: number
+}
+
 export class LineLog {
   readonly #folder: string
   readonly #path: string
@@ -40,6 +48,7 @@ export class LineLog {
   #length = 0
   /** Lines dropped because too many were waiting. */
   #lost = 0
+  #file: OpenFile | undefined
   #timer: NodeJS.Timeout | undefined
   #working: Promise<void> = Promise.resolve()
   #fault = ''
@@ -94,9 +103,8 @@ export class LineLog {
   /** Starts a new file if the current one is too old, and deletes expired files. */
   tidy(): Promise<void> {
     return this.#inTurn(async () => {
-      const { handle, began } = await this.#open()
-      await handle.close()
-      if (Date.now() - began >= DAY) await this.#rotate()
+      this.#file ??= await this.#open()
+      if (Date.now() - this.#file.began >= DAY) await this.#rotate()
       await this.#prune()
     })
   }
@@ -109,6 +117,7 @@ export class LineLog {
     this.#closed = true
     const lost = this.#lost + this.#waiting.length
     if (lost > 0) this.#log.error(`${lostText(lost)}: ${this.#path} cannot be written (${this.#fault}).`)
+    await this.#release()
   }
 
   async files(): Promise<string[]> {
@@ -138,21 +147,20 @@ export class LineLog {
 
   async #write(): Promise<void> {
     if (this.#waiting.length === 0 && this.#lost === 0) return
+    const file = await this.#opened()
     // More lines may arrive during the write.
     const lines = [...this.#waiting]
     const lost = this.#lost
-    const text = Buffer.from([...lines, ...(lost > 0 ? [this.#lossLine(lost)] : []), ''].join('\n'))
-    // Opened each time, because someone may have moved or removed it.
-    const { handle, began, size } = await this.#open()
+    const text = [...lines, ...(lost > 0 ? [this.#lossLine(lost)] : []), ''].join('\n')
+    const bytes = Buffer.from(text)
     try {
-      await handle.appendFile(text)
+      await file.handle.appendFile(bytes)
     } catch (error) {
       // The write may have been partial. Remove it, since the same lines are written again.
-      await handle.truncate(size).catch(() => undefined)
+      await file.handle.truncate(file.size).catch(() => this.#release())
       throw error
-    } finally {
-      await handle.close()
     }
+    file.size += bytes.length
     this.#waiting = this.#waiting.slice(lines.length)
     this.#length -= lines.reduce((sum, line) => sum + line.length, 0)
     this.#lost -= lost
@@ -160,14 +168,24 @@ export class LineLog {
       this.#fault = ''
       this.#log.info(`${this.#path} can be written again; ${lostText(lost)}.`)
     }
-    if (size + text.length >= this.#limits.maxSize || Date.now() - began >= DAY) {
+    if (file.size >= this.#limits.maxSize || Date.now() - file.began >= DAY) {
       await this.#rotate()
       await this.#prune()
     }
   }
 
-  /** Opens the file. `began` is when its first line was written, in milliseconds since the epoch. */
-  async #open(): Promise<{ handle: FileHandle; size: number; began: number }> {
+  /** Returns the open file, and reopens it if it was moved or removed. */
+  async #opened(): Promise<OpenFile> {
+    if (this.#file) {
+      const found = await stat(this.#path).catch(() => undefined)
+      if (found?.ino === this.#file.ino) return this.#file
+      await this.#release()
+    }
+    this.#file = await this.#open()
+    return this.#file
+  }
+
+  async #open(): Promise<OpenFile> {
     await mkdir(this.#folder, { recursive: true, mode: 0o700 })
     const { O_RDWR, O_APPEND, O_CREAT, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = constants
     const handle = await open(this.#path, O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0o600)
@@ -175,15 +193,15 @@ export class LineLog {
       const found = await handle.stat()
       if (!found.isFile()) throw new Error('it is not a regular file')
       await handle.chmod(0o600)
-      const { size, birthtimeMs, mtimeMs } = found
-      if (size === 0) return { handle, size, began: Date.now() }
+      const { ino, size, birthtimeMs, mtimeMs } = found
+      if (size === 0) return { handle, ino, size, began: Date.now() }
       // Some file systems do not record when a file was created.
-      const began = birthtimeMs > 0 ? birthtimeMs : mtimeMs
+      const file = { handle, ino, size, began: birthtimeMs > 0 ? birthtimeMs : mtimeMs }
       const { buffer } = await handle.read(Buffer.alloc(1), 0, 1, size - 1)
-      if (buffer[0] === 10) return { handle, size, began }
+      if (buffer[0] === 10) return file
       // A crash truncated the last line.
       await handle.write('\n')
-      return { handle, size: size + 1, began }
+      return { ...file, size: size + 1 }
     } catch (error) {
       await handle.close()
       throw error
@@ -191,6 +209,8 @@ export class LineLog {
   }
 
   async #rotate(): Promise<void> {
+    if (!this.#file || this.#file.size === 0) return
+    await this.#release()
     const taken = new Set(await this.#full())
     // Names sort by time, and two files may fill up within one millisecond.
     let at = Date.now()
@@ -213,5 +233,11 @@ export class LineLog {
   async #full(): Promise<string[]> {
     const files = await readdir(this.#folder).catch(() => [])
     return files.filter(file => file.startsWith(`${NAME}-`) && file.endsWith('.jsonl')).sort()
+  }
+
+  async #release(): Promise<void> {
+    const file = this.#file
+    this.#file = undefined
+    await file?.handle.close()
   }
 }

@@ -2,6 +2,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { EngineMode, EngineProvider, Engines, MemoryUse } from '../../../core/contracts/engines.ts'
 import type { Capability, Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { listOperations } from '../../../core/models/model-operations.ts'
 import { addTo } from '../../../core/system/collections.ts'
 
 /** The registry of engine providers, with members that only the scheduler uses. */
@@ -14,7 +15,7 @@ export interface EngineRegistry extends Engines {
   close(): Promise<void>
 }
 
-const PURPOSES: Record<EngineMode, string> = {
+const PURPOSES: Record<string, string> = {
   chat: 'generate text',
   embedding: 'make embeddings',
   rerank: 'rank documents'
@@ -26,12 +27,13 @@ const PLACES: Partial<Record<Capability, string>> = {
 }
 
 function unsupported({ publicName, metadata }: Model, mode: EngineMode): CorralError {
-  const able = metadata.capabilities.flatMap(capability => PLACES[capability] ?? [])
+  const others = listOperations({ metadata }).map(operation => `does "${operation}"`)
+  const able = [...metadata.capabilities.flatMap(capability => PLACES[capability] ?? []), ...others]
   const kind = metadata.architecture ? ` (${metadata.architecture})` : ''
   const instead = able.length ? `it ${able.join(' and ')}` : `corral cannot run models of its kind${kind}`
   return new CorralError(
     'unsupported_capability',
-    `Model "${publicName}" cannot ${PURPOSES[mode]}: ${instead}. Use a model that can.`,
+    `Model "${publicName}" cannot ${PURPOSES[mode] ?? `do "${mode}"`}: ${instead}. Use a model that can.`,
     { param: 'model' }
   )
 }

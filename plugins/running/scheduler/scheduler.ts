@@ -5,6 +5,7 @@ import type { Model } from '../../../core/contracts/models.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { bareName, type ModelName } from '../../../core/models/model-name.ts'
+import { defaultMode } from '../../../core/models/model-operations.ts'
 import { OpenMap } from '../../../core/system/open-tables.ts'
 import { decide } from './decide.ts'
 import { createEngineLifecycle } from './engine-lifecycle.ts'
@@ -167,7 +168,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
     async stop(model) {
       const variant = catalog.get(model)
-      const elsewhere = engines.providerOf(variant, getDefaultMode(variant))?.unload?.(variant)
+      const elsewhere = engines.providerOf(variant, defaultMode(variant))?.unload?.(variant)
       const ending = getRecords([variant]).filter(({ key }) => {
         const engine = state.engines.get(key)
         return engine && (engine.phase.name !== 'absent' || engine.queue.length > 0)
@@ -180,7 +181,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
     keepAlive(model, ms) {
       const variant = catalog.get(model)
-      engines.providerOf(variant, getDefaultMode(variant))?.keepAlive?.(variant, ms)
+      engines.providerOf(variant, defaultMode(variant))?.keepAlive?.(variant, ms)
       for (const { key } of getRecords([variant])) dispatch({ type: 'keep-alive', key, keepAlive: toKeepAlive(ms) })
     },
 
@@ -214,11 +215,6 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       for (const record of records.values()) clearTimeout(record.alarmTimer)
     }
   }
-}
-
-function getDefaultMode({ metadata: { capabilities } }: Model): EngineMode {
-  if (capabilities.includes('completion')) return 'chat'
-  return capabilities.includes('rerank') ? 'rerank' : 'embedding'
 }
 
 function formatName(model: ModelName): string {

@@ -97,7 +97,7 @@ export function createProgramEngine(
     chat: { chat: explained(remote.chat!), completion: explained(remote.completion!) },
     embedding: { embed: explained(remote.embed!) },
     rerank: { rerank: explained(rerank) },
-    transcribe: { transcribe: explained(transcribe) }
+    transcribe: { operations: { transcribe: explained(transcribe) } }
   }
   return {
     id: remote.id,

@@ -145,9 +145,8 @@ export function createProgramProvider(
     serves(variant, mode) {
       const found = find(variant)
       if (!found) return 0
-      const { kind } = found.program
       // Above the score of plugins that serve any model without files.
-      return mode === (kind === 'transcribe' ? 'chat' : kind) ? 2 : 0
+      return mode === found.program.kind ? 2 : 0
     },
     // The command decides.
     loadOptions: () => ({}),

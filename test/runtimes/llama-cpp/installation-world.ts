@@ -1,4 +1,5 @@
-import { readFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import * as tar from 'tar'
@@ -11,7 +12,6 @@ import { builtInKinds } from '../../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../../runtimes/llama-cpp/ranking.ts'
 import { Releases } from '../../../runtimes/llama-cpp/sources/release.ts'
 import { verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
-import { newFolder } from '../../support/folder.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../../support/release-server.ts'
 import { buildOf } from '../llama-server/support.ts'
 import { fakeServer, hardwareService, memoryLog, writePrograms } from './fake-build.ts'
@@ -22,7 +22,8 @@ export const CPU = (tag: string) => `llama-${tag}-bin-ubuntu-x64.tar.gz`
 
 /** Makes a release's archive with a llama-server that only reports its version. */
 export async function archive(t: Test, tag: string, server = fakeServer()): Promise<Buffer> {
-  const folder = newFolder(t)
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   writePrograms(join(folder, `llama-${tag}`), { 'llama-server': server })
   await tar.c({ gzip: true, cwd: folder, file: join(folder, 'x.tgz') }, [`llama-${tag}`])
   return readFileSync(join(folder, 'x.tgz'))

@@ -1,8 +1,8 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
+import { eventChannel } from '../../../../core/answers/event-channel.ts'
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
-import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
-import { eventChannel, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
+import { type ConfiguredApi, readModelRequest } from '../../../../core/answers/model-request.ts'
 import type { Question } from '../../../../core/answers/question.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 import { CorralError } from '../../../../core/errors.ts'
@@ -49,7 +49,7 @@ const UNSUPPORTED = [
   ['/images/variations', 'createImageVariation', 'make images', ImageRequest, [FORM, 'application/json']]
 ] as const
 
-export function mediaRoutes(app: FastifyInstance, deps: ApiDependencies): void {
+export function mediaRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   const route = openaiRouter(app, 'OpenAI audio and images')
   acceptForms(app)
   for (const [path, task, summary, operationId] of TRANSCRIBING) {
@@ -118,7 +118,7 @@ export type TranscriptionRequest = Static<typeof TranscriptionRequest>
 type Task = 'transcribe' | 'translate'
 
 export async function transcribe(
-  deps: ApiDependencies,
+  deps: ConfiguredApi,
   request: FastifyRequest<{ Body: TranscriptionRequest }>,
   reply: FastifyReply,
   task: Task
@@ -131,13 +131,13 @@ export async function transcribe(
   const body = { ...sampling, ...fields }
   const question: Question = { operation: 'transcribe', body, lease, variant, overflow: 'error' }
   if (!stream) {
-    const transcript = await wholeAnswer(deps, reply, question, () => new Transcript())
+    const transcript = await deps.answers.whole(reply, question, () => new Transcript())
     if (response_format !== 'text') return transcript.whole()
     return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
   }
   const idle = () => frame({ type: 'transcript.text.delta', delta: '' })
   const channel = eventChannel(deps.heartbeat(), openaiErrorEvent, idle)
-  return await streamedAnswer(deps, request, reply, question, channel, () => {
+  return await deps.answers.stream(reply, question, channel, () => {
     const transcript = new Transcript()
     return {
       add: deltas => transcript.add(deltas).map(frame).join(''),

@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { compacted, compactionLimit, summarize } from '../../../../core/answers/conversation-summary.ts'
-import type { Preparation } from '../../../../core/answers/pipeline.ts'
+import type { Preparation } from '../../../../core/answers/question.ts'
 import type { EngineFields } from '../../../../core/contracts/engines.ts'
 import type { Lease } from '../../../../core/contracts/leases.ts'
 import { CorralError } from '../../../../core/errors.ts'

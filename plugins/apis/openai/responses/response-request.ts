@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { Type } from 'typebox'
 import { callArguments } from '../../../../core/answers/call-arguments.ts'
-import { passedFields } from '../../../../core/answers/model-request.ts'
+import { passedFields } from '../../../../core/answers/engine-fields.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { Given, ListOf, Loose } from '../../../../core/http/request-fields.ts'
 import type { ParsedOptions } from '../../../../core/models/options.ts'

@@ -1,8 +1,9 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { reportIgnoredTools } from '../../../../core/answers/answer-headers.ts'
+import { withModelDefaults } from '../../../../core/answers/engine-fields.ts'
+import { eventChannel } from '../../../../core/answers/event-channel.ts'
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
-import { type ApiDependencies, readModelRequest, withModelDefaults } from '../../../../core/answers/model-request.ts'
-import { askPrompt, eventChannel, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
+import { type ConfiguredApi, readModelRequest } from '../../../../core/answers/model-request.ts'
 import type { Question } from '../../../../core/answers/question.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { openaiRouter } from '../../../../core/http/openai-error.ts'
@@ -94,7 +95,7 @@ export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies)
   })
 }
 
-type ResponseDependencies = ApiDependencies & { stored: StoredResponses }
+type ResponseDependencies = ConfiguredApi & { stored: StoredResponses }
 
 type ResponseCall = FastifyRequest<{ Body: schemas.ResponseRequest }>
 
@@ -189,7 +190,7 @@ export async function createResponse(
   // Codex repeats a request after every status of 500 and more, and shows "high demand" instead of the reason for 500.
   // All programs that are made from it send this header.
   if (request.headers.originator) channel.failsInStream = failure => failure.status >= 500 && isFinal(failure)
-  return await streamedAnswer(deps, request, reply, question, channel, async (lease, first) => {
+  return await deps.answers.stream(reply, question, channel, async (lease, first) => {
     writer = new ResponseWriter(head, writer)
     return {
       body: await compact(plan, writer, lease, first),
@@ -204,7 +205,7 @@ export async function createResponse(
 }
 
 function wholeResponse(deps: ResponseDependencies, reply: FastifyReply, plan: Plan) {
-  return wholeAnswer(deps, reply, plan.question, async (lease, first) => {
+  return deps.answers.whole(reply, plan.question, async (lease, first) => {
     const writer = new ResponseWriter(plan.head)
     const body = await compact(plan, writer, lease, first)
     return Object.assign(writer, { body })
@@ -229,5 +230,5 @@ async function countInputTokens(
   reply: FastifyReply
 ): Promise<unknown> {
   const { question } = parseRequest(deps, request, reply)
-  return { object: 'response.input_tokens', input_tokens: await askPrompt(deps, reply, 'countTokens', question) }
+  return { object: 'response.input_tokens', input_tokens: await deps.answers.prompt(reply, 'countTokens', question) }
 }

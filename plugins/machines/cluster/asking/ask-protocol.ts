@@ -1,6 +1,6 @@
 import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { EmbeddingsReply, EngineMode, TokenUsage } from '../../../../core/contracts/engines.ts'
+import type { Delta, EmbeddingsReply, EngineMode, TokenUsage } from '../../../../core/contracts/engines.ts'
 import type { Operation } from '../../../../core/contracts/hooks.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
 import { CorralError, ERROR_STATUS, type ErrorCode } from '../../../../core/errors.ts'
@@ -12,10 +12,7 @@ import { isObject, parseAnyJson } from '../../../../core/system/json-object.ts'
 export const ASK_PATH = '/api/cluster/ask'
 export const DESCRIBE_PATH = '/api/cluster/describe'
 
-/** Calls whose answers are streams. */
-export const ANSWER_CALLS = ['chat', 'completion', 'transcribe'] as const
-export type AnswerCall = (typeof ANSWER_CALLS)[number]
-/** Calls whose answers come in one piece, and the operations that they are logged as. */
+/** Calls whose answers come in one piece, and the operations that they are logged as. All others are streams. */
 export const ONCE_OPERATIONS = {
   embed: 'embeddings',
   rerank: 'rerank',
@@ -27,17 +24,14 @@ export const ONCE_OPERATIONS = {
   slotStates: 'tokens'
 } as const satisfies Record<string, Operation>
 export type OnceCall = keyof typeof ONCE_OPERATIONS
-const ONCE_CALLS = Object.keys(ONCE_OPERATIONS) as OnceCall[]
-
-export const MODES: EngineMode[] = ['chat', 'embedding', 'rerank']
-
 export const AskSchema = Loose(
   {
     model: Type.String({ minLength: 1, description: 'Its name at the member' }),
-    mode: Type.Optional(Type.Enum(MODES)),
-    call: Type.Enum([...ANSWER_CALLS, ...ONCE_CALLS, 'load', 'endThought'], {
+    mode: Type.Optional(Type.String({ maxLength: 64, description: 'chat, embedding, rerank, or an operation' })),
+    call: Type.String({
+      maxLength: 64,
       description:
-        "The engine's call; load only loads, endThought ends the reasoning of the answer that `control` names"
+        "The engine's call or operation; load only loads, endThought ends the reasoning of the answer that `control` names"
     }),
     request: Given(Loose({}, { description: 'The request in the OpenAI chat format, or the arguments of the call' })),
     options,
@@ -170,6 +164,17 @@ export function parseTrailers({ raw }: FastifyReply) {
 export function usedOfText(text: unknown): (TokenUsage | undefined | null)[] {
   const used = parseAnyJson(String(text))
   return Array.isArray(used) ? used : []
+}
+
+/** Formats deltas as a line of JSON, with their bytes as base64. */
+export function deltasLine(deltas: readonly Delta[]): string {
+  const packed = deltas.some(({ bytes }) => bytes)
+    ? deltas.map(({ bytes, ...delta }) => ({
+        ...delta,
+        ...(bytes && { bytes: Buffer.from(bytes).toString('base64') })
+      }))
+    : deltas
+  return `${JSON.stringify(packed)}\n`
 }
 
 /** Packs vectors as base64, a third as long as their numbers in JSON. */

@@ -1,10 +1,11 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
-import { callerLease } from '../../../../core/answers/admission.ts'
+import { callerLease } from '../../../../core/answers/caller-lease.ts'
 import { embedChunked, rerankChunked } from '../../../../core/answers/embedding.ts'
 import { requireCall } from '../../../../core/answers/engine-call.ts'
+import type { AnswerDependencies } from '../../../../core/answers/model-request.ts'
 import { askOnce, streamedAnswer } from '../../../../core/answers/pipeline.ts'
-import type { AnswerDependencies, ModelLease, Question } from '../../../../core/answers/question.ts'
+import type { ModelLease, Question } from '../../../../core/answers/question.ts'
 import { RunningAnswers } from '../../../../core/answers/running-answers.ts'
 import { settingsFor } from '../../../../core/config/model-settings.ts'
 import type { EngineFields, Engines, TokenUsage } from '../../../../core/contracts/engines.ts'
@@ -18,15 +19,14 @@ import type { TokenTally } from '../../../../core/http/request-record.ts'
 import { ANSWER_ERRORS, json, nativeRouter } from '../../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { parseRequestedName, publicModelName } from '../../../../core/models/model-name.ts'
+import { listModes } from '../../../../core/models/model-operations.ts'
 import { DEFAULT_SAMPLING_OPTIONS, parseKeepAlive, parseOptions } from '../../../../core/models/options.ts'
 import {
-  ANSWER_CALLS,
-  type AnswerCall,
   type AskBody,
   AskSchema,
   type DescribedModel,
+  deltasLine,
   MEMBER_LINES,
-  MODES,
   ONCE_OPERATIONS,
   type OnceCall,
   packVectors,
@@ -80,7 +80,7 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
         if (body.call === 'load') return await load(deps, request, reply, lease, variant)
         const fields = (body.request ?? {}) as EngineFields
         const { call } = body
-        if (!isAnswer(call)) {
+        if (isOnce(call)) {
           const asked = { operation: ONCE_OPERATIONS[call], body: fields, lease }
           const value = await askOnce(deps, reply, asked, (leased, fields, tally) =>
             callOnce(leased, call, fields, tally)
@@ -107,14 +107,14 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
           const channel = body.bytes
             ? { ...MEMBER_LINES, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
             : { ...MEMBER_LINES, failure }
-          await streamedAnswer(deps, request, reply, question, channel, () => {
+          await streamedAnswer(deps, reply, question, channel, () => {
             if (body.bytes) {
               throw new CorralError(
                 'not_implemented',
                 'This model is not answered in bytes here. Ask for deltas instead.'
               )
             }
-            return { add: deltas => `${JSON.stringify(deltas)}\n`, end: () => '' }
+            return { add: deltasLine, end: () => '' }
           })
         } finally {
           if (running) running.end()
@@ -157,7 +157,7 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
   }
 }
 
-const isAnswer = (call: AskBody['call']): call is AnswerCall => ANSWER_CALLS.some(known => known === call)
+const isOnce = (call: string): call is OnceCall => Object.hasOwn(ONCE_OPERATIONS, call)
 
 /** Models of this server's own nodes are not listed. Otherwise requests could run in circles. */
 const isOwn = ({ format }: Model) => format !== 'cluster'
@@ -243,6 +243,6 @@ export function described(
     ...{ digest, size, modifiedAt, format, metadata },
     // This server's configuration applies behind a gateway too. The built-in defaults are the same there.
     defaults: { ...defaults, options: { ...defaults?.options, ...Object.fromEntries(configured) } },
-    modes: MODES.filter(mode => engines.providerOf(variant, mode) !== undefined)
+    modes: listModes(variant).filter(mode => engines.providerOf(variant, mode) !== undefined)
   }
 }

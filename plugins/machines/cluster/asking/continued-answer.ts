@@ -261,7 +261,8 @@ export function hasAnswerContent(piece: readonly Delta[] | Buffer): boolean {
     return new SseParser().push(piece).some(payload => payload === '[DONE]' || !isOpening(JSON.parse(payload)))
   }
   return piece.some(
-    ({ content, thinking, toolCalls, finish, logprobs }) => content || thinking || toolCalls || finish || logprobs
+    ({ content, thinking, toolCalls, finish, logprobs, bytes, json }) =>
+      content || thinking || toolCalls || finish || logprobs || bytes || json
   )
 }
 

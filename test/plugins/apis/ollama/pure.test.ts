@@ -1,6 +1,6 @@
 import t from 'tap'
 import { shortened } from '../../../../core/answers/embedding.ts'
-import { withModelDefaults } from '../../../../core/answers/model-request.ts'
+import { withModelDefaults } from '../../../../core/answers/engine-fields.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { httpOrigin, readListen } from '../../../../core/http/listening.ts'
@@ -89,7 +89,7 @@ t.test('a pull maps names to hubs', t => {
 
 const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
 
-t.test('the Ollama API parses the listen address and maps its paths', t => {
+t.test('parses the listen address and maps its paths', t => {
   t.same(readListen('127.0.0.1:11434', 11435, LISTEN), { host: '127.0.0.1', port: 11434 })
   t.same(readListen('[::1]:0', 11435, LISTEN), { host: '::1', port: 0 })
   t.same(readListen('localhost:1', 11435, LISTEN), { host: 'localhost', port: 1 })

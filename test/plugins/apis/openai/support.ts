@@ -5,6 +5,7 @@ import { PassThrough, Readable } from 'node:stream'
 import pino from 'pino'
 import type { Test } from 'tap'
 import { Value } from 'typebox/value'
+import { createAnswers } from '../../../../core/answers/pipeline.ts'
 import { type CoreConfig, CoreConfigSchema, type ModelSettings } from '../../../../core/config/core-schema.ts'
 import type { Engine, EngineExit, EngineSpec } from '../../../../core/contracts/engines.ts'
 import type { Scheduler } from '../../../../core/contracts/leases.ts'
@@ -17,6 +18,7 @@ import { DEFAULT_LOAD_OPTIONS } from '../../../../core/models/load-options.ts'
 import { bareName, modelKey } from '../../../../core/models/model-name.ts'
 import { DEFAULT_SAMPLING_OPTIONS } from '../../../../core/models/options.ts'
 import { HookRegistry } from '../../../../core/plugins/hook-registry.ts'
+import { addTo } from '../../../../core/system/collections.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { StoredResponses } from '../../../../plugins/apis/openai/responses/stored-responses.ts'
 import { openaiRoutes } from '../../../../plugins/apis/openai/routes.ts'
@@ -82,7 +84,7 @@ function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Pr
     importPath: unused,
     remove: unused,
     setDefault: unused,
-    onRemove: listener => void listeners.push(listener),
+    onRemove: listener => addTo(listeners, listener),
     hold: () => () => {},
     async drop(key) {
       const gone = variants.filter(variant => variant.key === key)
@@ -241,13 +243,10 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
     log: logger
   })
   const app = await createApplication(config, logger)
+  const asking = { catalog, scheduler, hooks, engines, surface: 'api-openai', config }
   const routesOf = {
-    catalog,
-    scheduler,
-    hooks,
-    engines,
-    surface: 'api-openai',
-    config,
+    ...asking,
+    answers: createAnswers(asking),
     heartbeat: () => options.heartbeat ?? 10_000,
     stored: new StoredResponses(2 ** 20, 1000)
   }

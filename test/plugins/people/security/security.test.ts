@@ -5,6 +5,7 @@ import { execa } from 'execa'
 import fp from 'fastify-plugin'
 import pino from 'pino'
 import t, { type Test } from 'tap'
+import { createAnswers } from '../../../../core/answers/pipeline.ts'
 import { ConfigError } from '../../../../core/config/config-error.ts'
 import type { CoreConfig } from '../../../../core/config/core-schema.ts'
 import { createApplication } from '../../../../core/http/application.ts'
@@ -67,7 +68,7 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     surface: 'api-openai',
     config
   }
-  const whole = { ...deps, heartbeat: () => 10_000, stored: new StoredResponses(0, 0) }
+  const whole = { ...deps, answers: createAnswers(deps), heartbeat: () => 10_000, stored: new StoredResponses(0, 0) }
   await app.register(api => openaiRoutes(api, whole), { prefix: '/v1' })
   t.teardown(() => app.close())
   await app.ready()
