@@ -198,14 +198,14 @@ async function show({ session, savedAs }: Chat, what: string): Promise<void> {
   const { settings } = session
   const topic = what.toLowerCase()
   if (topic === '') {
-    const { turns, unsent, contextUse, images } = session
+    const { turns, unsent, images } = session
     const { system } = await session.about()
     const messages = `${2 * turns.length} messages${unsent > 0 ? `, of which the ${unsent} oldest are no longer sent` : ''}`
     say(
       formatPairs([
         ['model', settings.model],
         ['conversation', savedAs === undefined ? messages : `${messages}; saved as ${savedAs}`],
-        ['context', contextUse && `${contextUse.tokens} of ${contextUse.contextLength} tokens used`],
+        ['context', await session.contextUse()],
         ['images', images.length > 0 ? `${images.length} for the next message` : undefined],
         ['system', settings.system === undefined && system ? `${system} (the model's default)` : undefined],
         ...shownSettings(settings)

@@ -19,15 +19,12 @@ type AnswerSink = Record<'status' | 'thinking' | 'content', (text: string) => vo
 export interface Answered extends Counters {
   /** Why the answer was truncated, if it was. */
   cutBy?: 'max_tokens' | 'context'
-  contextLength: number | undefined
+  contextLength?: number | undefined
   /** The next useful context: twice the current one, up to the size it was trained for. 0 if there is none. */
-  largerContext: number
-  /** Number of oldest messages that no longer fit the context and are not sent. */
+  largerContext?: number
+  /** Number of oldest messages that no longer fit the context and are not sent again. */
   dropped: number
 }
-
-/** Minimum share of the context for the answer. The server uses the same one when it truncates the history. */
-const ANSWER_SHARE = 1 / 4
 
 export class ChatSession {
   readonly #client: ServerClient
@@ -42,9 +39,8 @@ export class ChatSession {
   /** Whether the client's role allows loading models explicitly. */
   #mayLoad = true
   #about: { model: string; shown: ShownModel } | undefined
-  #contextLength: number | undefined
-  /** Size of the conversation at the last answer, used to predict when it exceeds the context. */
-  #measured: { tokens: number; characters: number } | undefined
+  /** Tokens of the conversation at the last answer. */
+  #tokens: number | undefined
 
   constructor(client: ServerClient, settings: ChatSettings) {
     this.#client = client
@@ -93,15 +89,13 @@ export class ChatSession {
     const question: Turn = { prompt, answer: '', ...(images.length > 0 && { images }) }
     this.#last = question
     const isBase = await this.isBase()
-    const begin = isBase ? this.#sentFrom : this.#firstToSend(question)
     let droppedByServer = 0
-    let thought = 0
     const remember = (sentFrom = this.#sentFrom) => {
       if (question.answer === '') return
       this.turns.push(question)
       this.#sentFrom = sentFrom
     }
-    const request = this.#request([...this.turns.slice(begin), question], isBase)
+    const request = this.#request([...this.turns.slice(this.#sentFrom), question], isBase)
     const stream = this.#client.stream<ChatEvent | GenerateEvent>(isBase ? '/api/generate' : '/api/chat', request, {
       signal,
       onStatus: sink.status,
@@ -113,19 +107,25 @@ export class ChatSession {
       for await (const event of stream) {
         const message = 'message' in event ? event.message : undefined
         const content = 'response' in event ? event.response : message?.content
-        if (message?.thinking) {
-          thought += message.thinking.length
-          sink.thinking(message.thinking)
-        }
+        if (message?.thinking) sink.thinking(message.thinking)
         if (content) {
           question.answer += content
           sink.content(content)
         }
         if (!event.done || event.done_reason === 'error') continue
-        const sentFrom = Math.min(this.turns.length, begin + (await this.#turnsAmong(droppedByServer)))
+        const sentFrom = Math.min(this.turns.length, this.#sentFrom + (await this.#turnsAmong(droppedByServer)))
         const dropped = 2 * (sentFrom - this.#sentFrom)
         remember(sentFrom)
-        return { ...event, ...(await this.#measure(event, thought)), dropped }
+        const { prompt_eval_count: promptTokens = 0, eval_count: answerTokens = 0, done_reason: reason } = event
+        this.#tokens = promptTokens + answerTokens
+        if (reason !== 'length' && dropped === 0) return { ...event, dropped }
+        const contextLength = await this.#readContextLength()
+        const { context_length: trained = Number.POSITIVE_INFINITY } = (await this.about()).details
+        const present = contextLength ?? 0
+        const largerContext = present >= trained ? 0 : Math.min(2 * present, trained)
+        const isFull = contextLength !== undefined && this.#tokens >= contextLength - 1
+        const cutBy = reason !== 'length' ? {} : ({ cutBy: isFull ? 'context' : 'max_tokens' } as const)
+        return { ...event, ...cutBy, contextLength, largerContext, dropped }
       }
     } catch (error) {
       if (!signal?.aborted) throw error
@@ -158,51 +158,11 @@ export class ChatSession {
     }
   }
 
-  /** First turn to send so that the answer probably has room. The server drops more turns if this was not enough. */
-  #firstToSend(question: Turn): number {
-    let begin = this.#sentFrom
-    if (!this.#measured || !this.#contextLength || this.settings.options.context_overflow === 'error') return begin
-    // The length of the text does not show the tokens of images.
-    if ([...this.turns, question].some(({ images }) => images)) return begin
-    const rate = this.#measured.tokens / this.#measured.characters
-    let expected = this.#measured.tokens + question.prompt.length * rate
-    const room = this.#contextLength * (1 - ANSWER_SHARE)
-    for (; expected > room && begin < this.turns.length; begin++) {
-      expected -= countCharacters(this.turns[begin]!) * rate
-    }
-    return begin
-  }
-
   /** Converts dropped messages to dropped turns. The model's built-in messages go first. */
   async #turnsAmong(messages: number): Promise<number> {
     if (messages === 0) return 0
     const examples = (await this.about()).messages?.filter(({ role }) => role !== 'system').length ?? 0
     return Math.ceil(Math.max(0, messages - examples) / 2)
-  }
-
-  /** @param thought characters of thinking, which are not sent again */
-  async #measure(
-    event: Counters & { done_reason?: string },
-    thought: number
-  ): Promise<Pick<Answered, 'cutBy' | 'contextLength' | 'largerContext'>> {
-    const { prompt_eval_count: promptTokens = 0, eval_count: answerTokens = 0, done_reason: reason } = event
-    const answer = this.#last!.answer.length
-    const kept = answer === 0 ? 0 : (answerTokens * answer) / (answer + thought)
-    const characters = this.turns.slice(this.#sentFrom).reduce((sum, turn) => sum + countCharacters(turn), 0)
-    this.#measured =
-      answer === 0
-        ? undefined
-        : { tokens: promptTokens + kept, characters: characters + (this.settings.system?.length ?? 0) }
-    if (this.#contextLength === undefined || reason === 'length') {
-      this.#contextLength = (await this.#readContextLength()) ?? this.#contextLength
-    }
-    const contextLength = this.#contextLength
-    const { context_length: trained = Number.POSITIVE_INFINITY } = (await this.about()).details
-    const present = contextLength ?? 0
-    const largerContext = present >= trained ? 0 : Math.min(2 * present, trained)
-    if (reason !== 'length') return { contextLength, largerContext }
-    const full = contextLength !== undefined && promptTokens + answerTokens >= contextLength - 1
-    return { contextLength, largerContext, cutBy: full ? 'context' : 'max_tokens' }
   }
 
   /** Undefined if the model is no longer loaded, or the server does not report the length. */
@@ -223,9 +183,10 @@ export class ChatSession {
     return 2 * this.#sentFrom
   }
 
-  get contextUse(): { tokens: number; contextLength: number } | undefined {
-    if (!this.#measured || !this.#contextLength) return undefined
-    return { tokens: Math.round(this.#measured.tokens), contextLength: this.#contextLength }
+  /** How much of the context the conversation uses, if that is known. */
+  async contextUse(): Promise<string | undefined> {
+    const contextLength = this.#tokens === undefined ? undefined : await this.#readContextLength()
+    return contextLength === undefined ? undefined : `${this.#tokens} of ${contextLength} tokens used`
   }
 
   /**
@@ -241,7 +202,7 @@ export class ChatSession {
     this.#sentFrom = Math.min(this.#sentFrom, this.turns.length)
     this.images = [...(last.images ?? [])]
     this.#seedOnce = seed
-    this.#measured = undefined
+    this.#tokens = undefined
     return {
       prompt: last.prompt,
       restore: () => {
@@ -252,10 +213,7 @@ export class ChatSession {
 
   /** Call this after changing a setting: a larger context has room for dropped turns again. */
   settingChanged(name: string): void {
-    this.#measured = undefined
-    if (!isLoadOption(name)) return
-    this.#contextLength = undefined
-    this.#sentFrom = 0
+    if (isLoadOption(name)) this.#sentFrom = 0
   }
 
   async switchTo(model: string, onStatus: (text: string) => void, signal?: AbortSignal): Promise<void> {
@@ -275,11 +233,9 @@ export class ChatSession {
     this.#sentFrom = 0
     this.#last = undefined
     this.images = []
-    this.#measured = undefined
+    this.#tokens = undefined
   }
 }
-
-const countCharacters = ({ prompt, answer }: Turn) => prompt.length + answer.length
 
 export const baseText = (model: string) =>
   `${model} is a base model: it completes your text and does not see earlier messages.`
@@ -288,7 +244,10 @@ export const baseText = (model: string) =>
  * Explains why an answer was truncated and how to get more. Undefined if it is complete.
  * @param inChat suggests `/set` instead of flags
  */
-export function cutText({ cutBy, contextLength, largerContext, eval_count: tokens = 0 }: Answered, inChat: boolean) {
+export function cutText(
+  { cutBy, contextLength, largerContext = 0, eval_count: tokens = 0 }: Answered,
+  inChat: boolean
+) {
   if (!cutBy) return undefined
   const set = (name: string, value: number) =>
     inChat ? `/set ${name} ${value}` : `--${name.replace('_', '-')} ${value}`

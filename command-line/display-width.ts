@@ -66,27 +66,32 @@ function take(characters: readonly string[], width: number): string[] {
 }
 
 /** Scripts written without blanks, where a line may break after each character. */
-const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Bopomofo}\u3000-\u303f\uff01-\uff60]/u
+const UNSPACED =
+  '[\\p{Script=Han}\\p{Script=Hiragana}\\p{Script=Katakana}\\p{Script=Bopomofo}\\u3000-\\u303f\\uff01-\\uff60]'
 /** Characters that must not start a line: closing brackets, marks that end a phrase, small kana. */
-const ENDS = /^[\p{Pe}\p{Pf}、。，．・：；？！ー々…‥ぁぃぅぇぉっゃゅょァィゥェォッャュョ,.:;?!)%\]}\p{Mark}]/u
-const BEGINS = /[\p{Ps}\p{Pi}]$/u
+const ENDS = '[\\p{Pe}\\p{Pf}、。，．・：；？！ー々…‥ぁぃぅぇぉっゃゅょァィゥェォッャュョ,.:;?!)%\\]}\\p{Mark}]'
+/** Where a line may break: between characters of these scripts, except after opening brackets. */
+const BREAK_POINT = new RegExp(`(?<![\\p{Ps}\\p{Pi}])(?!${ENDS})(?:(?<=${UNSPACED})|(?=${UNSPACED}))`, 'u')
+/** Marks these points. */
+const ZERO_WIDTH_SPACE = '\u200b'
 
-/**
- * Splits a text without blanks at the points where a line may break. Words stay whole, but Chinese and Japanese break
- * between characters according to their punctuation rules.
- */
-export function breakUnits(text: string): string[] {
-  if (!UNSPACED.test(text)) return [text]
-  const units: string[] = []
-  for (const segment of characters(text)) {
-    const before = units.at(-1)
-    const apart =
-      before !== undefined &&
-      (UNSPACED.test(segment) || UNSPACED.test(before)) &&
-      !ENDS.test(segment) &&
-      !BEGINS.test(before)
-    if (before === undefined || apart) units.push(segment)
-    else units[units.length - 1] = before + segment
-  }
-  return units
+/** Applies a style to each word of a text for `wrapWords`. Chinese and Japanese also break between characters. */
+export const breakable = (text: string, style: (word: string) => string): string =>
+  text.replace(/[^ \t\n]+/g, word => word.split(BREAK_POINT).map(style).join(ZERO_WIDTH_SPACE))
+
+/** Wraps the words of a `breakable` text. A wider word gets its own line, so that it can be copied whole. */
+export function wrapWords(text: string, width: number): string[] {
+  return text.split('\n').flatMap(line => {
+    const lines = ['']
+    let column = 0
+    for (const [, before = '', word = ''] of line.matchAll(/([ \t\u200b]*)([^ \t\u200b]+)/g)) {
+      const blank = column > 0 && /[ \t]/.test(before) ? ' ' : ''
+      const columns = displayWidth(word)
+      const isFull = column > 0 && column + blank.length + columns > width
+      if (isFull) lines.push(word)
+      else lines.push(lines.pop()! + blank + word)
+      column = isFull ? columns : column + blank.length + columns
+    }
+    return lines
+  })
 }

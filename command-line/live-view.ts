@@ -135,8 +135,8 @@ export class Rates {
 const placed = ({ name, member }: { name: string; member?: string | undefined }) =>
   member === undefined ? name : `${name} @${member}`
 
-/** Narrower terminals show each model in two lines. */
-const MIN_TABLE_COLUMNS = 64
+/** Shorter names would not be recognized. */
+const MIN_NAME = 12
 
 /** Renders the state as lines that fit the terminal. */
 export function liveLines(state: LiveState, rates: Rates, { columns, rows }: ScreenSize, now: number): string[] {
@@ -148,18 +148,16 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   const busy = models.reduce((sum, { running }) => sum + running, 0)
   const queued = [...models, ...loading].reduce((sum, { queued }) => sum + queued, 0)
   const speed = models.reduce((sum, model) => sum + (rates.of(model, now) ?? 0), 0)
-  const wide = width >= MIN_TABLE_COLUMNS
-  const short = (text: string) => wrap(text, width - 2).map(line => `  ${line}`)
   const sums = `${busy} running, ${queued} waiting, ${speed.toFixed(1)} tokens/s`
-  const lines = wide ? [`${state.address}  ${sums}`] : wrap(sums, width)
+  const lines = wrap(`${state.address}  ${sums}`, width)
   for (const { pool, reserved, budget } of memory) {
     const text = `${pool}: ${formatBytes(reserved)}${budget === undefined ? '' : ` of ${formatBytes(budget)}`} for models`
     lines.push(...wrap(text, width))
   }
   lines.push('')
   if (models.length + loading.length === 0) lines.push('No model is loaded.')
-  else if (wide) {
-    const modelRows = [
+  else {
+    const rows = [
       ...models.map(model => [
         placed(model),
         `${model.running}/${model.slots}`,
@@ -176,26 +174,20 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
     ]
     const titles = ['MODEL', '>SLOTS', '>QUEUE', '>TOKENS/S', '>CACHE HITS', '>MEMORY', 'UNTIL']
     // Long names give way to the other columns.
-    const nameless = modelRows.map(cells => ['', ...cells.slice(1)])
-    const others = formatTable(titles, nameless, Number.POSITIVE_INFINITY).split('\n')
-    const room = width - Math.max(...others.map(line => line.length)) + titles[0]!.length
-    const table = modelRows.map(([name, ...cells]) => [shorten(name!, Math.max(12, room)), ...cells])
-    lines.push(...formatTable(titles, table, Number.POSITIVE_INFINITY).split('\n'))
-  } else {
-    for (const model of models) {
-      const speed = (rates.of(model, now) ?? 0).toFixed(1)
-      const slots = `${model.running}/${model.slots} slots, ${model.queued} waiting,`
-      lines.push(placed(model), ...short(`${slots} ${speed} tokens/s, ${formatBytes(model.size)}`))
-    }
-    for (const model of loading) lines.push(placed(model), ...short(model.status ?? model.state))
+    const others = formatTable(
+      titles,
+      rows.map(cells => ['', ...cells.slice(1)]),
+      Number.POSITIVE_INFINITY
+    )
+    const room = width - Math.max(...others.split('\n').map(line => line.length)) + titles[0]!.length
+    const table = rows.map(([name, ...cells]) => [room < MIN_NAME ? name! : shorten(name!, room), ...cells])
+    lines.push(...formatTable(titles, table, width).split('\n'))
   }
   if (pulls.length > 0) lines.push('')
   for (const { model, state, completed, total, speed } of pulls) {
     const left = formatTimeLeft(total - completed, speed)
     const pace = left === undefined ? [] : [`${formatBytes(Math.round(speed))}/s`, `${left} left`]
-    const text = [`${state} ${formatPercent(completed, total)}`, ...pace].join(', ')
-    if (wide) lines.push(`${shorten(model, width - text.length - 2)}  ${text}`)
-    else lines.push(model, ...short(text))
+    lines.push(...wrap(`${model}  ${[`${state} ${formatPercent(completed, total)}`, ...pace].join(', ')}`, width))
   }
   return cut(lines)
 }

@@ -50,8 +50,9 @@ async function openPrinter(raw: boolean) {
   }
   const colors = pc.createColors(pc.isColorSupported)
   const { MarkdownStream } = await import('./markdown-stream.ts')
+  const isPlain = raw || process.env.TERM === 'dumb'
   const open = (base?: (text: string) => string) =>
-    raw ? textStream(printable, base) : new MarkdownStream(process.stdout, colors, base)
+    isPlain ? textStream(printable, base) : new MarkdownStream(process.stdout, colors, base)
   let printed: Part | undefined
   let stream: ReturnType<typeof open> | undefined
   return {

@@ -1,4 +1,4 @@
-import { Command } from 'commander'
+import { Command, InvalidArgumentError } from 'commander'
 import { nearest } from '../core/config/suggestion.ts'
 import { version } from '../core/system/package-info.ts'
 import type { CommandContext } from './context.ts'
@@ -76,7 +76,8 @@ export function createProgram(context: CommandContext, argv: readonly string[]):
 /** Name, aliases and marks; description; arguments and options; notes. The README explains this format. */
 const SECTION = /^== corral ?([a-z -]*?)(?:, (\w+))?(?: \{(\w+)\})?\n(.*)\n((?: {2}.*\n)*)\n?([\s\S]*)$/
 const ROW = /^ {2}(\S+(?: \S+)*)(?: {2,}(.*))?$/gm
-const DESCRIPTION = /^(.*?)(?: \{([\w|-]+\|[\w|-]+)\})?(?: \{default (\S+)\})?( \{required\})?$/
+const DESCRIPTION =
+  /^(.*?)(?: \{([\w|-]+\|[\w|-]+)\})?(?: \{(\d+)\.\.(\d*)\})?(?: \{default (\S+)\})?(?: \{not ([a-z -]+)\})?( \{required\})?$/
 
 function defineCommand(
   program: CorralCommand,
@@ -95,7 +96,7 @@ function defineCommand(
   if (alias !== undefined) command.alias(alias)
   const usages: string[] = []
   for (const [, term = '', text = ''] of rows.matchAll(ROW)) {
-    const [, about = '', choices, usual, required] = DESCRIPTION.exec(text)!
+    const [, about = '', choices, least, most, usual, excluded = '', required] = DESCRIPTION.exec(text)!
     if (term === 'usage') usages.push(text)
     else if (/^[<[]/.test(term)) {
       const argument = command.createArgument(term, about)
@@ -104,7 +105,10 @@ function defineCommand(
       const option = command
         .createOption(term, about)
         .default(usual)
+        .conflicts(Array.from(excluded.matchAll(/--([a-z-]+)/g), ([, name]) => camelCase(name!)))
         .makeOptionMandatory(required !== undefined)
+      if (least !== undefined)
+        option.argParser(text => wholeNumber(text, Number(least), most ? Number(most) : undefined))
       command.addOption(choices === undefined ? option : option.choices(choices.split('|')))
     }
   }
@@ -119,14 +123,34 @@ function defineCommand(
     if (mark !== undefined && command.args[0] !== undefined) {
       unknownCommand(isDefault ? parent : command, command.args[0])
     }
+    requireOthers(command)
     const action = await commandAction(path)
     await action(context, ...values.slice(0, -2), command.optsWithGlobals())
   })
 }
 
+/** @throws InvalidArgumentError */
+function wholeNumber(text: string, least: number, most = Number.MAX_SAFE_INTEGER): number {
+  const value = Number(text)
+  if (/^\d+$/.test(text) && value >= least && value <= most) return value
+  const limits = most < Number.MAX_SAFE_INTEGER ? ` from ${least} to ${most}` : `, ${least} or more`
+  throw new InvalidArgumentError(`It must be a whole number${limits}.`)
+}
+
+/** Refuses options that have an effect only with another one. Their descriptions begin with "with --other:". */
+function requireOthers(command: Command): void {
+  for (const option of command.options) {
+    const needed = /^with --([a-z-]+): /.exec(option.description)?.[1]
+    if (needed === undefined || command.getOptionValue(option.attributeName()) === undefined) continue
+    if (!command.getOptionValue(camelCase(needed))) command.error(`error: ${option.long} needs --${needed}.`)
+  }
+}
+
+const camelCase = (text: string) => text.replace(/[ -]./g, separated => separated[1]!.toUpperCase())
+
 /** Loads the function of a command, such as `runtime install`. */
 export async function commandAction(path: string): Promise<Action> {
-  const name = path.replace(/[ -]./g, separated => separated[1]!.toUpperCase())
+  const name = camelCase(path)
   const [, load] = MODULES.find(([words]) => words.split(' ').includes(path.split(' ')[0]!))!
   return ((await load()) as Record<string, Action>)[name]!
 }
@@ -134,8 +158,9 @@ export async function commandAction(path: string): Promise<Action> {
 /** Rewords commander's usage errors: first the problem, then what to do. */
 const REWORDED: [RegExp, string][] = [
   [/^error: command-argument value '(.*)' is invalid for argument '(.*)'\. (.*)$/s, 'error: "$1" is not a $2. $3'],
-  [/^error: option '(\S+?)(?:,| ).*' argument '(.*)' is invalid\. (.*)$/s, 'error: $1 cannot be "$2". $3'],
-  [/^error: option '(\S+).*' argument missing$/, 'error: $1 needs a value.'],
+  [/^error: option '(?:-\w, )?(\S+?) .*' argument '(.*)' is invalid\. (.*)$/s, 'error: $1 cannot be "$2". $3'],
+  [/^error: option '(?:-\w, )?(\S+).*' argument missing$/, 'error: $1 needs a value.'],
+  [/^error: option '(\S+).*' cannot be used with option '(\S+?)[ '].*$/, 'error: $1 cannot be combined with $2.'],
   [/^error: missing required argument '(.*)'$/, 'error: <$1> is missing'],
   [/^error: required option '(.*)' not specified$/, 'error: The option $1 is missing.'],
   [

@@ -54,16 +54,12 @@ export async function usage(context: CommandContext, { by, since, json }: Option
   })
 }
 
-type AuditOptions = Options<'follow' | 'json', 'since' | 'key' | 'limit'>
+type AuditOptions = Options<'follow' | 'json', 'since' | 'key'> & { limit?: number }
 
 export async function audit(context: CommandContext, { json, follow, ...filter }: AuditOptions): Promise<void> {
-  const { limit } = filter
-  if (limit !== undefined && !/^[1-9]\d{0,4}$/.test(limit)) {
-    throw usageFailure(`--limit cannot be "${limit}". It must be a whole number from 1 to 99999.`)
-  }
   const query = new URLSearchParams()
   for (const name of ['since', 'key', 'limit'] as const) {
-    if (filter[name] !== undefined) query.set(name, filter[name])
+    if (filter[name] !== undefined) query.set(name, String(filter[name]))
   }
   await withServer(
     context,
@@ -146,9 +142,6 @@ export async function drain(context: CommandContext, options: Options<'wait' | '
   const limit = timeout === undefined ? Number.POSITIVE_INFINITY : parseDuration(timeout)
   if (limit === undefined || limit < 0) {
     throw usageFailure(`"${timeout}" is not a valid duration. Use one such as 5m.`)
-  }
-  if (undo && (wait || timeout !== undefined)) {
-    throw usageFailure('--undo cannot be combined with --wait or --timeout.')
   }
   await withServer(context, 'fail', async ({ client }) => {
     if (undo) {

@@ -1,4 +1,4 @@
-import { cpus, loadavg, totalmem } from 'node:os'
+import { cpus, totalmem } from 'node:os'
 import type { ShownModel } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { version } from '../../core/system/package-info.ts'
@@ -18,24 +18,14 @@ import { withServer } from '../server-connection.ts'
 
 type BenchOptions = Options<
   'quick' | 'session' | 'tune' | 'allowQuantizedCache' | 'yes' | 'dryRun' | 'anyway' | 'json',
-  'context' | 'slots' | 'repeat' | 'agents' | 'turns' | 'beside'
->
-/** Options that have an effect only with another one. */
-const NEEDS: [keyof BenchOptions, 'tune' | 'session'][] = [
-  ['yes', 'tune'],
-  ['dryRun', 'tune'],
-  ['allowQuantizedCache', 'tune'],
-  ['agents', 'session'],
-  ['turns', 'session'],
-  ['beside', 'session']
-]
-
+  'context' | 'slots' | 'beside'
+> & { repeat?: number; agents?: number; turns?: number }
 /** Default contexts. The sequence starts at the first one, and each is four or eight times as large as the last. */
 const CONTEXTS = [512, 4096, 16_384, 65_536, 131_072]
 const SLOTS = [1, 2, 4]
 const REPEAT = { usual: 5, quick: 2 }
 /** With `--session`: the context and slots of the model, and the words of instructions per token of the context. */
-const SESSION = { agents: '6', turns: '6', context: 8192, slots: 2, words: 0.25 }
+const SESSION = { agents: 6, turns: 6, context: 8192, slots: 2, words: 0.25 }
 /** A default context is skipped if one answer would take longer than this. */
 const MAX_ANSWER_SECONDS = 20
 /** Target duration of an answer, and its limits in tokens. */
@@ -43,48 +33,35 @@ const ANSWER = { seconds: 2, least: 16, most: 128, quick: 16 }
 /** The benchmark warns if a 95 % interval is wider. */
 const MAX_SPREAD = 0.1
 
-function wholeNumber(option: string, text: string): number {
-  const value = Number(text)
-  if (Number.isSafeInteger(value) && value > 0) return value
-  throw usageFailure(`--${option} cannot be "${text}". It must be a whole number, 1 or more.`)
-}
-
 /** In ascending order. */
-const wholeNumbers = (option: string, text: string) =>
-  [...new Set(text.split(',').map(each => wholeNumber(option, each)))].sort((a, b) => a - b)
+function wholeNumbers(option: string, text: string | undefined): number[] | undefined {
+  if (text === undefined) return undefined
+  const values = [...new Set(text.split(',').map(Number))]
+  if (values.every(value => Number.isSafeInteger(value) && value > 0)) return values.sort((a, b) => a - b)
+  throw usageFailure(`--${option} cannot be "${text}". It must be whole numbers, 1 or more.`)
+}
 
 interface Work {
   client: ServerClient
   server: BenchServer
   model: string
-  options: Omit<BenchOptions, 'context' | 'slots' | 'repeat'> & ReturnType<typeof readSizes>
+  options: Omit<BenchOptions, 'context' | 'slots'> & ReturnType<typeof readSizes>
   say(text: string): void
   notes: string[]
 }
 
-const readSizes = ({ context, slots, repeat }: BenchOptions) => ({
-  context: context === undefined ? undefined : wholeNumbers('context', context),
-  slots: slots === undefined ? undefined : wholeNumbers('slots', slots),
-  repeat: repeat === undefined ? undefined : wholeNumber('repeat', repeat)
+const readSizes = ({ context, slots }: BenchOptions) => ({
+  context: wholeNumbers('context', context),
+  slots: wholeNumbers('slots', slots)
 })
 
 export async function bench(context: CommandContext, model: string, given: BenchOptions): Promise<void> {
   const options = { ...given, ...readSizes(given) }
   modelArgument(model)
   const { tune, anyway = false, session, json } = options
-  for (const [name, needed] of NEEDS) {
-    const flag = name.replace(/[A-Z]/g, letter => `-${letter.toLowerCase()}`)
-    if (options[name] !== undefined && !options[needed]) throw usageFailure(`--${flag} needs --${needed}.`)
-  }
-  if (session && tune) throw usageFailure('--session cannot be combined with --tune.')
-  if (tune && (options.context || options.slots)) {
-    throw usageFailure('--tune uses the configured context and slots. Leave out --context and --slots.')
-  }
   await withServer(context, 'usual', async ({ client, own }) => {
     if (own) printNote('No server is running, so one was started that stops with this command.')
     const shown = await client.json<ShownModel>('POST', '/api/show', { model })
-    const busy = busyMachine(loadavg()[0]!, cpus().length)
-    if (busy !== undefined) printNote(busy)
     const progress = await showProgress('loading', { plain: 'lines' })
     let doing = ''
     const notes: string[] = []
@@ -101,7 +78,7 @@ export async function bench(context: CommandContext, model: string, given: Bench
       const result = tune ? await tuneModel(work) : await measureModel(work, shown.details.context_length)
       server.close()
       progress.clear()
-      if ('steps' in result) await reportTuning(context, work, result, own !== undefined)
+      if ('steps' in result) await reportTuning(work, result)
       else printResult(json, result, formatReport)
       for (const note of notes) printNote(note)
     } finally {
@@ -109,15 +86,6 @@ export async function bench(context: CommandContext, model: string, given: Bench
       server.close()
     }
   })
-}
-
-/** Runnable processes per processor above which measurements become slow. */
-const MAX_LOAD_PER_PROCESSOR = 0.5
-
-/** Warns when other programs use the processors. Windows does not report this. */
-export function busyMachine(load: number, processors: number): string | undefined {
-  if (load <= MAX_LOAD_PER_PROCESSOR * processors) return undefined
-  return `Other programs are using this machine (load ${load.toFixed(1)} with ${processors} processors). Results, including which settings are faster, may not apply once they have ended.`
 }
 
 type BenchRow = ReturnType<typeof toRow>
@@ -205,9 +173,7 @@ function origin({ model, label, provider, build }: TrialRecord) {
 
 /** Measures agents that take turns with this server, then with others. */
 async function reportSessions({ client, server, model, options, say }: Work, progress: { clear(): void }) {
-  const agents = wholeNumber('agents', options.agents ?? SESSION.agents)
-  const turns = wholeNumber('turns', options.turns ?? SESSION.turns)
-  if (turns < 2) throw usageFailure('--turns must be 2 or more, since the first turns are not counted.')
+  const { agents, turns } = { ...SESSION, ...options }
   const num_ctx = options.context?.[0] ?? SESSION.context
   say(`loading with a context of ${num_ctx}`)
   const loaded = await server.load({ options: { num_ctx, num_parallel: options.slots?.[0] ?? SESSION.slots } })
@@ -297,14 +263,11 @@ async function tuneModel(work: Work) {
   const warm = await server.alone(meter.sent, () => meter.warmUp())
   const size = tuningSize(warm, record.context_length, quick)
   let loaded = needed
-  let file: string | null = null
   const tuning = await tune(
     {
       async tunables(settings) {
-        const asked = client.json<{ tunables: Tunable[]; file: string | null }>
-        const reply = await asked('POST', '/api/trials/tunables', { model, settings })
-        file = reply.file
-        return reply.tunables
+        const body = { model, settings }
+        return (await client.json<{ tunables: Tunable[] }>('POST', '/api/trials/tunables', body)).tunables
       },
       async measure(settings, seed) {
         if (settings !== loaded) {
@@ -331,7 +294,7 @@ async function tuneModel(work: Work) {
     }
   )
   const largest = quick ? undefined : await largestContext(work, tuning.settings, record)
-  return { ...tuning, record, needed, largest, file }
+  return { ...tuning, record, needed, largest }
 }
 
 /**
@@ -392,9 +355,9 @@ const signed = (ratio: number) => {
   return value > 0 ? `+${value}` : `${value}`
 }
 
-async function reportTuning(context: CommandContext, work: Work, result: TuningResult, isOwn: boolean): Promise<void> {
+async function reportTuning(work: Work, result: TuningResult): Promise<void> {
   const { options, client } = work
-  const { record, settings, confirmation, largest, needed, steps, file } = result
+  const { record, settings, confirmation, largest, needed, steps } = result
   const found = Object.keys(settings).length > 0
   const tell = options.json ? printNote : (text: string) => printText(wrapLines(text))
   if (confirmation && settings !== needed) {
@@ -412,7 +375,7 @@ async function reportTuning(context: CommandContext, work: Work, result: TuningR
       `Contexts of up to ${largest} tokens fit the memory (now ${record.context_length}, in ${record.slots} slots). A larger context is not faster.`
     )
   }
-  const saved = found ? await saveSettings(context, { client, isOwn, record, settings, file, tell, options }) : false
+  const saved = found ? await saveSettings({ client, record, settings, tell, options }) : false
   if (options.json) {
     const found = { steps, settings, confirmation: confirmation ?? null, largest_context: largest ?? null }
     printJson({ ...origin(record), ...found, written: saved })

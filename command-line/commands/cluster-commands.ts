@@ -112,12 +112,6 @@ async function tell<Reply>(command: string, options: object, call: RayCall): Pro
   }
 }
 
-function parsePort(text: string, option: string): number {
-  const port = Number(text)
-  if (/^\d+$/.test(text) && port >= 1 && port <= 65535) return port
-  throw usageFailure(`${option} must be a port from 1 to 65535; got "${text}".`)
-}
-
 function checkBind(address: string): string {
   // Ray would silently use another address of the machine.
   if (address !== '127.0.0.1' && address !== 'localhost' && address !== '0.0.0.0') return address
@@ -136,7 +130,11 @@ function privateAddress(): string {
   )
 }
 
-type UpOptions = Options<'withMember', 'bind' | 'rayPort' | 'memberPort' | 'memberHome'> & { ray: string }
+type UpOptions = Options<'withMember', 'bind' | 'memberHome'> & {
+  ray: string
+  rayPort?: number
+  memberPort?: number
+}
 
 export async function clusterUp(context: CommandContext, options: UpOptions): Promise<void> {
   const { bind, rayPort, memberPort, withMember } = options
@@ -155,8 +153,7 @@ export async function clusterUp(context: CommandContext, options: UpOptions): Pr
     throw failure(`Another cluster is in use, at ${before.address}. End it first with "corral cluster down".`)
   }
   const [oldHost, oldPort = RAY_PORT] = known?.address.split(/:(?=\d+$)/) ?? []
-  const port = rayPort === undefined ? oldPort : parsePort(rayPort, '--ray-port')
-  const address = isLocal ? `${checkBind(bind ?? oldHost ?? privateAddress())}:${port}` : options.ray
+  const address = isLocal ? `${checkBind(bind ?? oldHost ?? privateAddress())}:${rayPort ?? oldPort}` : options.ray
   if (known && known.address !== address) {
     throw failure(`The head node is at ${known.address}. To move it, first end the cluster with "corral cluster down".`)
   }
@@ -167,7 +164,7 @@ export async function clusterUp(context: CommandContext, options: UpOptions): Pr
     own: isLocal,
     ...((withMember || known?.member !== undefined) && { member: join(places.folder, 'member') }),
     members: {
-      port: memberPort === undefined ? (known?.members.port ?? MEMBER_PORT) : parsePort(memberPort, '--member-port'),
+      port: memberPort ?? known?.members.port ?? MEMBER_PORT,
       ...(home !== undefined && { home }),
       command: cluster.ownCommand()
     }

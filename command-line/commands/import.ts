@@ -38,21 +38,15 @@ async function importModels(
 
 /** Checks the arguments before a server is started. @throws CommandFailure */
 function checkUsage(given: string[], { from, list, all, json }: ImportOptions): void {
-  const named = given.length > 0
-  const mistakes: [isMade: unknown, message: string][] = from
-    ? [
-        [list && all, '--list changes nothing and --all imports everything. Use only one of them.'],
-        [all && named, 'Use either model names or --all, not both.'],
-        [list && named, "--list shows all of the tool's models. Leave out the names."],
-        [json && (all || named), '--json requires --list.']
-      ]
-    : [
-        [list || all || json, '--list, --all and --json require --from with the name of a tool.'],
-        [given.length !== 2, 'Nothing to import. Give a path and a name for the model, or a tool with --from.']
-      ]
-  const mistake = mistakes.find(([isMade]) => isMade)
-  if (mistake) throw usageFailure(mistake[1])
-  if (!from) newModelArgument(given[1]!)
+  if (!from) {
+    if (given.length !== 2) {
+      throw usageFailure('Nothing to import. Give a path and a name for the model, or a tool with --from.')
+    }
+    newModelArgument(given[1]!)
+  } else if (given.length > 0) {
+    if (all) throw usageFailure('Use either model names or --all, not both.')
+    if (list || json) throw usageFailure("--list shows all of the tool's models. Leave out the names.")
+  }
 }
 
 async function listFound(client: ServerClient, from: string, { json }: ImportOptions): Promise<void> {

@@ -1,7 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises'
-import { CorralError } from '../../core/errors.ts'
-import { abortAfter } from '../../core/system/abort-signals.ts'
-import { readOwner } from '../../core/system/data-directory.ts'
 import {
   createKey,
   type KeyRecord,
@@ -14,20 +10,17 @@ import {
   rotateKey
 } from '../../plugins/people/security/key-file.ts'
 import { LimitMistake, parseExpiry, parseKeyLimits } from '../../plugins/people/security/key-limits.ts'
-import { EXIT, failure, Interrupted } from '../command-failure.ts'
+import { EXIT, Interrupted } from '../command-failure.ts'
 import { type CommandContext, configPlaces, type Options, openConfig, usageFailure } from '../context.ts'
 import { formatTable, printNote, printResult, relativeTime } from '../output.ts'
 import { atTerminal, confirm } from '../questions.ts'
-import { planAddresses, readServerSettings, recordedAddress, toServerSettings } from '../server-address.ts'
-import { createClient, healthAt } from '../server-client.ts'
-import { ask } from '../server-connection.ts'
+import { planAddresses, readServerSettings, toServerSettings } from '../server-address.ts'
+import { ask, unlessNoServer } from '../server-connection.ts'
 
 type CreateOptions = Options<'yes' | 'json', 'models' | 'limit' | 'expires'> & { role?: NewKey['role'] }
 
-const HEALTH_TIMEOUT_MS = 5000
-
 export async function keyList(context: CommandContext, { json }: Options): Promise<void> {
-  printResult(json, await (await openKeys(context)).list(), formatKeys)
+  printResult(json, (await openKeys(context)).keys, formatKeys)
 }
 
 export async function keyRevoke(context: CommandContext, name: string): Promise<void> {
@@ -44,7 +37,7 @@ export async function keyRotate(context: CommandContext, name: string, { json }:
 export async function keyCreate(context: CommandContext, name: string, options: CreateOptions): Promise<void> {
   const wanted = newKey(name, options)
   const keys = await openKeys(context)
-  if (!(await keys.required())) {
+  if (!keys.required) {
     printNote(
       'This is the first key. From now on every request needs a key, even on this machine, and revoking the last key does not change ' +
         'that. The corral commands of the user who runs the server keep working without one.'
@@ -78,51 +71,31 @@ function newKey(name: string, { role, models, limit, expires }: CreateOptions): 
   }
 }
 
-/** The keys of a data directory, or of a server on another machine. */
-async function openKeys(context: CommandContext): Promise<ReturnType<typeof keysElsewhere>> {
+/** The keys of the server, or of a data directory whose server is not running. */
+async function openKeys(context: CommandContext) {
   const settings = (await readServerSettings(configPlaces(context))) ?? toServerSettings(await openConfig(context))
-  const owner = await readOwner(settings.paths)
-  const { named, local, byFlag } = planAddresses(settings)
-  const isHere = named === undefined || (owner !== undefined && recordedAddress(owner.address) === named)
-  if (!isHere && !(local && !byFlag && (await healthAt({ address: named }, HEALTH_TIMEOUT_MS)) !== 'ok'))
-    return keysElsewhere(context)
-
+  const send = <Reply>(method: 'GET' | 'POST' | 'DELETE', path = '', body?: object) =>
+    ask<Reply>(context, method, `/api/keys${path}`, body, { whenNone: 'fail' })
+  const listing = send<{ required: boolean; keys: KeyRecord[] }>('GET')
+  const found = await (planAddresses(settings).local ? unlessNoServer(listing) : listing)
+  if (found) {
+    const at = (name: string) => `/${encodeURIComponent(name)}`
+    return {
+      ...found,
+      create: (wanted: NewKey) => send<MadeKey>('POST', '', wanted),
+      revoke: async (name: string) => (await send<{ record: KeyRecord }>('DELETE', at(name))).record,
+      rotate: (name: string) => send<MadeKey>('POST', `${at(name)}/rotate`, {})
+    }
+  }
   const path = keyFilePath(settings.paths)
-  const followed = async <Result>(change: Promise<Result>): Promise<Result> => {
-    const result = await change.catch(error => {
-      if (!(error instanceof CorralError) || error.code !== 'insufficient_storage') throw error
-      const why = `the disk of ${settings.paths.home} is full`
-      throw failure(`The key was not saved: ${why}. Free some space and try again.`, error)
-    })
-    // The server watches the file. Asking makes sure that it has read it before this command ends.
-    if (owner?.socket === undefined) return result
-    const signal = abortAfter(HEALTH_TIMEOUT_MS)
-    const client = createClient({ address: 'http://localhost', socket: owner.socket, apiKey: undefined, signal })
-    // A server that cannot be asked notices the change within a second.
-    await client.json('GET', '/api/keys').catch(() => sleep(1000))
-    return result
-  }
-  return {
-    required: async () => settings.apiKey !== undefined || (await readKeys(path)) !== undefined,
-    list: async () => ((await readKeys(path)) ?? []).map(recordOf),
-    create: wanted => followed(createKey(path, wanted)),
-    revoke: name => followed(revokeKey(path, name)),
-    rotate: name => followed(rotateKey(path, name))
-  }
-}
-
-function keysElsewhere(context: CommandContext) {
-  const whenNone = { whenNone: 'fail' } as const
-  const at = (name: string) => `/api/keys/${encodeURIComponent(name)}`
-  const all = () => ask<{ required: boolean; keys: KeyRecord[] }>(context, 'GET', '/api/keys', undefined, whenNone)
+  const keys = await readKeys(path)
   return {
     /** Whether every request already needs a key. */
-    required: async () => (await all()).required,
-    list: async () => (await all()).keys,
-    create: (wanted: NewKey) => ask<MadeKey>(context, 'POST', '/api/keys', wanted, whenNone),
-    revoke: async (name: string) =>
-      (await ask<{ record: KeyRecord }>(context, 'DELETE', at(name), undefined, whenNone)).record,
-    rotate: (name: string) => ask<MadeKey>(context, 'POST', `${at(name)}/rotate`, {}, whenNone)
+    required: settings.apiKey !== undefined || keys !== undefined,
+    keys: (keys ?? []).map(recordOf),
+    create: (wanted: NewKey) => createKey(path, wanted),
+    revoke: (name: string) => revokeKey(path, name),
+    rotate: (name: string) => rotateKey(path, name)
   }
 }
 

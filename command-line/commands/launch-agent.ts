@@ -138,9 +138,7 @@ async function findFacts(
   ])
   const choice = chooseModel(agentModels(local, data), agent, name)
   if ('problem' in choice) throw new CommandFailure(EXIT.notFound, choice.problem)
-  if ('small' in choice) {
-    throw failure(contextProblem(choice.small, agent, await limitingSettings(context, client, choice.small.name)))
-  }
+  if ('small' in choice) throw failure(contextProblem(choice.small, agent))
   const { atTerminal, pickOne } = await import('../questions.ts')
   const isAsked = choice.models.length > 1 && !yes && atTerminal() && process.stdout.isTTY
   const rows = choice.models.map(({ name, size }) => ({ value: name, label: name, size }))
@@ -179,18 +177,6 @@ async function resolveName(own: ServerClient, client: ServerClient, wanted: stri
     const { offerPull } = await import('../model-choice.ts')
     return await show(await offerPull(client, wanted, error, yes))
   }
-}
-
-/** The settings of a server on this machine that limit a model's context, with their places in the configuration. */
-async function limitingSettings(context: CommandContext, client: ServerClient, model: string): Promise<string[]> {
-  if (!client.bySocket) return []
-  // The configuration may be that of another user, or need a trust that this command does not ask for.
-  const { origins } = await openConfig(context).catch(() => ({ origins: {} as Record<string, string> }))
-  const names = [`models.${model}.options.num_ctx`, 'limits.num_ctx', 'defaults.num_ctx', 'defaults.context']
-  return names.flatMap(name => {
-    const place = origins[name] ?? 'default'
-    return place === 'default' ? [] : [`${name} (${place})`]
-  })
 }
 
 /** Changes the user's file after a yes. */

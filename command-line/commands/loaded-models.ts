@@ -3,7 +3,7 @@ import type { RunningRecord } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { LogEvent } from '../../plugins/apis/native/log-routes.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
-import { type CommandContext, modelArgument, type Options, usageFailure } from '../context.ts'
+import { type CommandContext, modelArgument, type Options } from '../context.ts'
 import type { PsReply } from '../live-view.ts'
 import {
   formatTable,
@@ -90,14 +90,10 @@ interface LogsReply {
   engines: EngineLogRecord[]
 }
 
-type LogsOptions = Options<'follow' | 'raw' | 'json', 'lines'>
+type LogsOptions = Options<'follow' | 'raw' | 'json'> & { lines?: number }
 
 export async function logs(context: CommandContext, model: string, options: LogsOptions): Promise<void> {
-  const { follow, raw = false, json } = options
-  const lines = options.lines === undefined ? undefined : Number(options.lines)
-  if (lines !== undefined && (!Number.isSafeInteger(lines) || lines < 0)) {
-    throw usageFailure(`--lines cannot be "${options.lines}". It must be a whole number, 0 or more.`)
-  }
+  const { follow, raw = false, json, lines } = options
   // Few raw lines become an event, so all of them are requested and the last events are printed.
   const asked = raw || json ? lines : follow ? (lines ?? MAX_ENGINE_LINES) : undefined
   const query = asked === undefined ? '' : `lines=${asked}`

@@ -2,7 +2,7 @@ import type { PlanReply, PullEvent, PullReply, ShownModel } from '../../core/con
 import { abortAfter } from '../../core/system/abort-signals.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
-import { CommandFailure, EXIT, failure, forEach, interruption, misuse } from '../command-failure.ts'
+import { CommandFailure, EXIT, failure, forEach, interruption } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, type Options } from '../context.ts'
 import {
   formatPairs,
@@ -24,11 +24,6 @@ type PullOptions = Options<'dryRun' | 'detach' | 'json', 'as' | 'member'>
 
 export async function pull(context: CommandContext, reference: string, options: PullOptions): Promise<void> {
   const { as, member, dryRun, detach, json } = options
-  if (json && !dryRun) throw misuse('--json requires --dry-run.')
-  if (detach && dryRun) throw misuse('--detach and --dry-run cannot be combined.')
-  if (member !== undefined && (dryRun || detach)) {
-    throw misuse('--member cannot be combined with --dry-run or --detach.')
-  }
   if (as !== undefined) newModelArgument(as)
   await withChosenModel(reference, async model => {
     const request = { model, ...(as !== undefined && { as }), ...(member !== undefined && { member }) }

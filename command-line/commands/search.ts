@@ -1,19 +1,15 @@
 import type { FoundRepository, SearchReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { EXIT, misuse } from '../command-failure.ts'
+import { EXIT } from '../command-failure.ts'
 import type { CommandContext, Options } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import { ask } from '../server-connection.ts'
 
-type SearchOptions = Options<'fits' | 'json', 'hub'> & { limit: string }
+type SearchOptions = Options<'fits' | 'json', 'hub'> & { limit: number }
 
 export async function search(context: CommandContext, words: string[], options: SearchOptions): Promise<void> {
-  const limit = Number(options.limit)
-  if (!/^\d+$/.test(options.limit) || limit < 1 || limit > 50) {
-    throw misuse('--limit must be a whole number from 1 to 50.')
-  }
-  const query = new URLSearchParams({ q: words.join(' '), limit: String(limit) })
+  const query = new URLSearchParams({ q: words.join(' '), limit: String(options.limit) })
   if (options.hub !== undefined) query.set('hub', options.hub)
   const waiting = await showProgress(`searching for ${words.join(' ')}`, { plain: 'nothing' })
   const reply = await ask<SearchReply>(context, 'GET', `/api/search?${query}`).finally(() => waiting.clear())
@@ -61,8 +57,5 @@ export function formatFound(models: readonly FoundRepository[], width: number | 
 }
 
 /** Formats a count: `1.2M`, `90k`. */
-function countText(count: number): string {
-  if (count < 1000) return `${count}`
-  const [value, unit] = count < 999_500 ? [count / 1000, 'k'] : [count / 1e6, 'M']
-  return `${value < 9.95 ? value.toFixed(1) : Math.round(value)}${unit}`
-}
+const countText = (count: number) =>
+  new Intl.NumberFormat('en', { notation: 'compact' }).format(count).replace('K', 'k')

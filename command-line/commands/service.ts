@@ -10,7 +10,7 @@ import { runTool, ToolError } from '../../core/system/child-process.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
-import { type CommandContext, type Options, openConfig, usageFailure } from '../context.ts'
+import { type CommandContext, type Options, openConfig } from '../context.ts'
 import { printJson, printNote, printPairs, printText } from '../output.ts'
 import { fillTemplate } from '../shipped-text.ts'
 
@@ -166,7 +166,6 @@ function openService({ env }: CommandContext, flags: Flags) {
         `Configure yours to run: ${process.execPath} ${scriptPath()} serve`
     )
   }
-  if (flags.system && flags.user) throw usageFailure('Use either --system or --user, not both.')
   if (flags.system && platform === 'darwin') {
     throw failure('On macOS, corral can only be a service of a user. Leave out --system.')
   }

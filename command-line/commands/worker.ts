@@ -10,7 +10,7 @@ import { withLocalService } from '../local-service.ts'
 import { formatPairs, printJson, printNote, printText, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 
-type WorkerFlags = Options<'json', 'memory' | 'devices' | 'threads'> & { cache: string }
+type WorkerFlags = Options<'json', 'memory' | 'devices'> & { cache: string; threads?: number }
 
 export async function worker(context: CommandContext, flags: WorkerFlags): Promise<void> {
   const options = workerOptions(context, flags)
@@ -47,10 +47,6 @@ function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptio
     if (parsed === undefined) throw usageFailure(`${flag} must be a size such as 24GiB, but got "${text}".`)
     return parsed
   }
-  const threads = flags.threads === undefined ? undefined : Number(flags.threads)
-  if (threads !== undefined && (!Number.isInteger(threads) || threads < 1)) {
-    throw usageFailure(`--threads must be a number, but got "${flags.threads}".`)
-  }
   return {
     host,
     port,
@@ -58,7 +54,7 @@ function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptio
     cache: bytes(flags.cache, '--cache'),
     memory: flags.memory === undefined ? undefined : bytes(flags.memory, '--memory'),
     devices: flags.devices?.split(',').filter(name => name !== ''),
-    threads,
+    threads: flags.threads,
     notice: printNote
   }
 }

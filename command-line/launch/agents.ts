@@ -174,21 +174,16 @@ export function chooseModel(
   return { problem: `${problem} ${needsTools ? 'call tools' : 'chat'}, which ${title} needs. ${PULL}` }
 }
 
-/** Says why the context is too small, and which setting to change. @param limiting settings that limit it, with places */
+/** Says why the context is too small, and what to do. */
 export function contextProblem(
   { name, trained, context }: Pick<AgentModel, 'name' | 'trained' | 'context'>,
-  { title, minContext }: Needs,
-  limiting: readonly string[]
+  { title, minContext }: Needs
 ): string {
   const problem = `${title} needs a context of at least ${minContext} tokens`
   if (trained !== undefined && trained < minContext) {
     return `${problem}, and "${name}" was trained for ${trained}. ${PULL}`
   }
-  const change =
-    limiting.length > 0
-      ? `Change ${limiting.join(' and ')}`
-      : `Set models."${name}".options.num_ctx to ${minContext} or more in config.yaml on the server, and check limits.num_ctx there`
-  return `${problem}, and "${name}" has ${context}. ${change}, then run: corral reload`
+  return `${problem}, and "${name}" has ${context}. Set models."${name}".options.num_ctx to ${minContext} or more in config.yaml on the server, and check limits.num_ctx there, then run: corral reload`
 }
 
 /** Formats variables and a command for a POSIX shell. @param secret a value, and the text to show instead of it */

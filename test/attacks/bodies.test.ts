@@ -57,8 +57,7 @@ t.test('no body blocks other clients', async t => {
 })
 
 t.test('the nesting depth of bodies is limited on every API by the configuration', async t => {
-  corral.configure('limits: { body_depth: 12 }')
-  t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+  await corral.reload('limits: { body_depth: 12 }')
   const nested = (depth: number) => `${'['.repeat(depth)}${']'.repeat(depth)}`
   for (const path of ['/api/chat', '/ollama/api/generate', '/v1/responses', '/v1/embeddings', '/api/pull']) {
     const { status, body } = await corral.json(path, `{"model":"${DEMO}","x":${nested(12)}}`)

@@ -3,7 +3,8 @@ import { join } from 'node:path'
 import t from 'tap'
 import { createKey, keyFilePath } from '../../plugins/people/security/key-file.ts'
 import { corral as command, newHome } from '../command-line/command.ts'
-import { newFolder, startCorral, until } from '../support/corral.ts'
+import { startCorral, until } from '../support/corral.ts'
+import { newFolder } from '../support/folder.ts'
 import { archiveName, engineArchive } from '../support/release-archives.ts'
 
 // Installing an archive from the server's disk runs the programs in it.

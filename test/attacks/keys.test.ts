@@ -27,8 +27,8 @@ const getStatus = async (corral: Corral, path: string, headers: Record<string, s
 const withoutIds = (reply: object, name: string) =>
   JSON.stringify(reply, (key, value) => (/request_?id/i.test(key) ? undefined : value)).replaceAll(name, '<name>')
 
-/** Tests without settings share this server. */
-const corral = await startCorral(t)
+/** Tests without other settings share this server. */
+const corral = await startCorral(t, { config: 'limits: { stored_responses: 3 }' })
 
 t.test('the forwarded header is ignored without trusted proxies', async t => {
   t.equal(await getStatus(corral, '/api/tags', { 'x-forwarded-for': '203.0.113.5' }), 200)
@@ -183,15 +183,11 @@ t.test('a flood of wrong keys does not lock out a right one', thorough, async t 
   })
 })
 
-t.test('a short key cannot be guessed, since right and wrong look alike during the lock', async t => {
-  const corral = await startCorral(t, { env: { CORRAL_API_KEYS: 'short-key' } })
-  for (let at = 0; at < 60; at++) await getStatus(corral, '/api/tags', bearer(`guess-${at}`).headers)
-  t.equal(await getStatus(corral, '/api/tags', bearer('short-key').headers), 429)
-})
+const proxied = startCorral(t, { config: 'security: { trusted_proxies: [127.0.0.0/8, "::1"] }' })
 
 t.test('clients behind trusted proxies are told apart by the forwarded address', async t => {
   const forwarded = (address: string) => ({ 'x-forwarded-for': address })
-  const corral = await startCorral(t, { config: 'security: { trusted_proxies: [127.0.0.0/8, "::1"] }' })
+  const corral = await proxied
   const claims: Record<string, string>[] = [
     {},
     forwarded('203.0.113.5'),
@@ -225,6 +221,13 @@ t.test('clients behind trusted proxies are told apart by the forwarded address',
   )
   const line = /"address":"203\.0\.113\.8","key":"alice","code":"\w+","msg":"POST \/api\/stop 404"/
   await until('the log names the forwarded address', () => line.test(corral.log()))
+})
+
+t.test('a short key cannot be guessed, since right and wrong look alike during the lock', async t => {
+  const corral = await proxied
+  await corral.reload('security: { api_keys: [short-key] }')
+  for (let at = 0; at < 60; at++) await getStatus(corral, '/api/tags', bearer(`guess-${at}`).headers)
+  t.equal(await getStatus(corral, '/api/tags', bearer('short-key').headers), 429)
 })
 
 t.test('"insecure" keeps the checks of Host and Origin, and makes nobody an admin', async t => {
@@ -304,4 +307,53 @@ t.test('a key for some models sees and uses only these', async t => {
   await names('/anthropic/v1/models', ({ data }) => data.map((model: any) => model.id))
   t.equal(await getStatus(corral, `/v1/models/${DEMO}`, headers), 403)
   t.equal(await getStatus(corral, `/anthropic/v1/models/${DEMO}`, headers), 403)
+})
+
+t.test('stored responses of another key cannot be read, continued or deleted', async t => {
+  const keys = { victim: await newKey(corral, 'victim'), other: await newKey(corral, 'other') }
+  const as = (owner: keyof typeof keys, path: string, body?: object, method?: string) =>
+    corral.json(path, body, { ...(method && { method }), ...bearer(keys[owner]) })
+  const respond = (owner: keyof typeof keys, more: object) =>
+    as(owner, '/v1/responses', { model: DEMO, max_output_tokens: 4, temperature: 0, ...more })
+
+  const { body: mine } = await respond('victim', { input: 'The code of the vault is 4711.' })
+  const [item] = (await as('victim', `/v1/responses/${mine.id}/input_items`)).body.data
+  t.match(item.content[0].text, 'vault is 4711')
+
+  const reference = { type: 'item_reference', id: item.id }
+  const attempts = (id: string): [string, string, object?, string?][] => [
+    ['show', `/v1/responses/${id}`],
+    ['stream', `/v1/responses/${id}?stream=true`],
+    ['its input', `/v1/responses/${id}/input_items`],
+    ['cancel', `/v1/responses/${id}/cancel`, {}],
+    ['delete', `/v1/responses/${id}`, undefined, 'DELETE'],
+    ['continue', '/v1/responses', { model: DEMO, input: 'Which code?', previous_response_id: id }],
+    ['count', '/v1/responses/input_tokens', { model: DEMO, input: 'x', previous_response_id: id }]
+  ]
+  const absent = 'resp_0123456789abcdef0123456789abcdef'
+  const withoutId = ({ status, body }: { status: number; body: any }) => ({ status, error: body.error })
+  for (const [index, [what, path, body, method]] of attempts(mine.id).entries()) {
+    const found = await as('other', path, body, method)
+    t.match(found, { status: 404, body: { error: { code: 'response_not_found' } } }, what)
+    const [, nowhere, same, how] = attempts(absent)[index]!
+    const never = await as('other', nowhere, same && { ...same }, how)
+    t.strictSame(withoutId(found), withoutId(never), 'as if it did not exist')
+  }
+  const quoting = await respond('other', { input: [{ role: 'user', content: 'Which code?' }, reference] })
+  const nothing = await respond('other', {
+    input: [
+      { role: 'user', content: 'Which code?' },
+      { ...reference, id: 'msg_0' }
+    ]
+  })
+  t.equal(quoting.status, nothing.status)
+  t.not(quoting.status, 200, 'an item of another key does not exist')
+  t.notMatch(JSON.stringify(quoting.body), '4711')
+
+  for (let count = 0; count < 5; count++) await respond('other', { input: `Response ${count}` })
+  t.equal((await as('victim', `/v1/responses/${mine.id}`)).body.id, mine.id, 'no key evicts the responses of another')
+  const { body: next } = await respond('victim', { input: 'Which code?', previous_response_id: mine.id })
+  t.equal(next.previous_response_id, mine.id)
+  for (let count = 0; count < 3; count++) await respond('victim', { input: `Response ${count}` })
+  t.equal((await as('victim', `/v1/responses/${mine.id}`)).status, 404, 'each key stores as many as the limit allows')
 })

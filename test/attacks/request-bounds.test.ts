@@ -1,5 +1,5 @@
 import t from 'tap'
-import { type Corral, DEMO, startCorral } from '../support/corral.ts'
+import { DEMO, startCorral } from '../support/corral.ts'
 import { readCases, readFixture } from '../support/fixture.ts'
 import { thorough } from '../support/thorough.ts'
 
@@ -22,8 +22,10 @@ const TOO_MANY: [string, object][] = readCases('attack-cases.yaml', 'tooManyToke
 const COUNT = /"(eval_count|completion_tokens|output_tokens)":8\b/
 const REASON = /"(done_reason|finish_reason)":"length"|"stop_reason":"max_tokens"|"reason":"max_output_tokens"/
 
+/** Everyday tests share this server. */
+const corral = await startCorral(t, { config: CONFIG })
+
 t.test('the limits of requests apply on every API', async t => {
-  const corral = await startCorral(t, { config: CONFIG })
   for (const [path, fields, bound, param] of OVER) {
     const { status, body } = await corral.json(path, { model, ...fields })
     const text = JSON.stringify(body)
@@ -49,7 +51,7 @@ t.test('the limits of requests apply on every API', async t => {
 })
 
 t.test('fields that would affect other requests or take memory are dropped', async t => {
-  const corral = await startCorral(t, { config: 'defaults: { num_ctx: 512, num_parallel: 2, max_tokens: 8 }' })
+  await corral.reload('defaults: { num_ctx: 512, num_parallel: 2, max_tokens: 8 }')
   const hostile = {
     ...{ id_slot: 1, slot_id: 1, n_cmpl: 2, lora: [{ id: 0, scale: 5 }], grammar_lazy: true },
     ...{ grammar_triggers: [{ type: 2, value: '(a*)*b' }], preserved_tokens: ['a'], chat_format: 7 },
@@ -69,7 +71,7 @@ t.test('fields that would affect other requests or take memory are dropped', asy
     const { status, body } = await corral.json(path, { model, ...fields })
     t.equal(status, 200, `${path}: ${JSON.stringify(body).slice(0, 200)}`)
   }
-  t.ok(await answersInEverySlot(corral), 'a request cannot choose the slot of another request')
+  t.ok(await answersInEverySlot(), 'a request cannot choose the slot of another request')
 
   const lookingBack = { repeat_last_n: 2 ** 31 - 1, dry_penalty_last_n: 2 ** 31 - 1, dry_multiplier: 1 }
   const [pid] = corral.enginePids()
@@ -94,7 +96,7 @@ t.test('fields that would affect other requests or take memory are dropped', asy
 
 t.test('an answer that repeats itself is ended, unless the limit is 0', thorough, async t => {
   const config = 'defaults: { num_ctx: 12288, num_parallel: 1, max_tokens: -1 }'
-  const corral = await startCorral(t, { config })
+  await corral.reload(config)
   const grammar = 'root ::= "one two three four five six seven eight nine ten " root'
   const own = { model, messages, options: { grammar } }
   const stream = { ...own, stream: true, stream_options: { include_usage: true } }
@@ -115,16 +117,49 @@ t.test('an answer that repeats itself is ended, unless the limit is 0', thorough
   t.ok(eval_count > 2000 && eval_count < 11_000, `${eval_count} tokens`)
   t.match(corral.log(), /repeats the same passage/)
 
-  corral.configure(`${config}\nlimits: { repeats: 0, max_tokens: ${eval_count + 100} }`)
-  await corral.json('/api/reload', undefined, { method: 'POST', local: true })
+  await corral.reload(`${config}\nlimits: { repeats: 0, max_tokens: ${eval_count + 100} }`)
   t.equal((await corral.json('/api/chat', { ...own, stream: false })).body.eval_count, eval_count + 100)
 })
 
 /** Two requests that name the same slot are answered in parallel. */
-async function answersInEverySlot(corral: Corral): Promise<boolean> {
+async function answersInEverySlot(): Promise<boolean> {
   const options = { id_slot: 0, max_tokens: 400, ignore_eos: true, temperature: 0 }
   const answers = await Promise.all(
     [0, 1].map(() => corral.events('/api/chat', { model, messages, options, stream: true }))
   )
   return answers.every(events => events.at(-1).done)
 }
+
+t.test('no grammar or schema freezes a model', async t => {
+  await corral.json('/api/stop', { model })
+  await corral.reload('defaults: { num_ctx: 2048, num_parallel: 2, max_tokens: 30 }')
+  for (const [path, fields] of readFixture<any>('attack-cases.yaml').endlessGrammars) {
+    const { status, body } = await corral.json(path, { model, ...fields })
+    t.equal(status, 400, `${path} ${Object.keys(fields)}: ${JSON.stringify(body).slice(0, 200)}`)
+    t.match(JSON.stringify(body), 'limits.grammar_repetition', path)
+  }
+  t.same(corral.enginePids(), [], 'no engine was started for any of them')
+
+  const honest: object[] = [
+    { grammar: 'root ::= [a-z]{1,500}' },
+    { grammar: 'root ::= ("- " [^\\n]+ "\\n")+' },
+    { json_schema: { type: 'array', maxItems: 100, items: { type: 'string', maxLength: 500 } } },
+    { json_schema: { type: 'string', pattern: '^[a-z]{3,9}-[0-9]{2}$' } }
+  ]
+  for (const options of honest) {
+    const asked = { model, messages: [{ role: 'user', content: 'aaaaaaaaaaaaaaaa' }], stream: false, options }
+    const { status, body } = await corral.json('/api/chat', asked)
+    t.equal(status, 200, JSON.stringify(body))
+    t.ok(body.message.content.length > 0)
+  }
+})
+
+t.test('the configuration raises and lowers the grammar limit', thorough, async t => {
+  const corral = await startCorral(t, {
+    config: 'limits: { grammar_size: 100, grammar_repetition: 500 }\ndefaults: { max_tokens: 8 }'
+  })
+  const ask = (grammar: string) => corral.json('/api/chat', { model, messages, stream: false, options: { grammar } })
+  t.equal((await ask('root ::= [a-z]* [a-z]*')).status, 200)
+  t.match((await ask('root ::= [a-z]* [a-z]* [a-z]*')).body, { code: 'over_limit' })
+  t.match((await ask(`root ::= "${'a'.repeat(100)}"`)).body, { code: 'over_limit', error: /limits\.grammar_size/ })
+})

@@ -9,9 +9,10 @@ import { builtInPlugins } from '../../plugins/built-in.ts'
 import { createKey, keyFilePath } from '../../plugins/people/security/key-file.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
 import { routeName } from '../../scripts/role-docs.ts'
-import { CAPITAL_QUESTION, type Corral, DEMO, type SendOptions, startCorral, until } from '../support/corral.ts'
+import { CAPITAL_QUESTION, DEMO, type SendOptions, startCorral, until } from '../support/corral.ts'
 import { readCases, readFixture } from '../support/fixture.ts'
 import { sendExactly } from '../support/raw-requests.ts'
+import { sample } from '../support/thorough.ts'
 
 const { byRole: ROUTES_BY_ROLE, largeBodies } = readFixture<{
   byRole: Record<Role | 'anyone', string[]>
@@ -76,89 +77,10 @@ function harmless(route: string): { methods: string[]; path: string; body?: stri
   return { methods: [method], path: named, ...(method !== 'HEAD' && { body: '[]' }) }
 }
 
-/** The answers that a caller of this role gets on all routes, once per method. */
-async function tryAll(t: Test, corral: Corral, role: Role | undefined, init: SendOptions): Promise<void> {
-  const tryOne = async (listed: string, route: string) => {
-    const { methods, path, body } = harmless(route)
-    // This path leads to a route that uses models.
-    const needed = (path.startsWith('/ollama/v1/') ? 'user' : listed) as Role | 'anyone'
-    for (const method of methods) {
-      const response = await corral.send(path, body, { ...init, method })
-      const { status } = response
-      // A granted feed does not end.
-      const isFeed = ['/models/sse', '/api/events', '/api/cluster/events'].includes(path) && status === 200
-      const text = isFeed ? '' : await response.text()
-      if (isFeed) await response.body!.cancel()
-      const where = `${method} ${path} as ${role ?? 'nobody'}: ${status} ${text.slice(0, 200)}`
-      // The route checks the body or the ticket for every caller.
-      const granted = path.startsWith('/api/cluster/files/') ? 401 : method === 'POST' ? 400 : 200
-      if (needed === 'anyone') t.equal(status, granted, where)
-      else if (role === undefined) t.ok(status === 401 || status === 429, where)
-      else if (!hasRole(role, needed)) {
-        t.equal(status, 403, where)
-        if (method !== 'HEAD') {
-          const said = JSON.parse(text)
-          const shown = typeof said.error === 'object' ? said.error : said
-          t.match(
-            { ...shown, code: shown.corral_code ?? shown.code },
-            { code: 'forbidden_role', role, neededRole: needed },
-            where
-          )
-        }
-      } else t.notOk([401, 403, 429, 500].includes(status), where)
-    }
-  }
-  const all = Object.entries(ROUTES_BY_ROLE).flatMap(([listed, routes]) => routes.map(route => tryOne(listed, route)))
-  await Promise.all(all)
-}
-
-t.test('every route grants exactly its role, also without a key and with a wrong one', async t => {
-  const corral = await startCorral(t, { runtimes: '  sources: [system]\n', env: { HF_HUB_OFFLINE: '1' } })
-  await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
-
-  t.comment('without any key, programs on this machine are operators')
-  await tryAll(t, corral, 'operator', {})
-  await tryAll(t, corral, 'admin', { local: true })
-
-  const keys = keyFilePath(corral)
-  for (const role of ROLES) {
-    const { key } = await createKey(keys, { name: `an-${role}`, role })
-    await until('keys are required', async () => (await corral.send('/api/tags')).status === 401)
-    await tryAll(t, corral, role, { headers: { authorization: `Bearer ${key}` } })
-  }
-  await tryAll(t, corral, undefined, {})
-  const { key } = await createKey(keys, { name: 'usual' })
-
-  t.comment('unknown routes need a key too, and a preflight reveals nothing')
-  for (const method of ['GET', 'PUT', 'PATCH']) {
-    t.equal((await corral.send('/api/nothing', undefined, { method })).status, 401, method)
-    if (method !== 'GET') t.equal((await corral.send('/api/tags', undefined, { method })).status, 401, method)
-  }
-  const headers = { origin: 'http://localhost:3000', 'access-control-request-method': 'GET' }
-  const preflight = await corral.send('/api/logs/nobody/nothing', undefined, { method: 'OPTIONS', headers })
-  t.same([preflight.status, await preflight.text()], [204, ''])
-  t.equal(
-    (await corral.send('/api/tags', undefined, { local: true, headers: { origin: 'http://localhost:3000' } })).status,
-    403
-  )
-
-  t.comment('other spellings of a path lead to no other route')
-  const user = { authorization: `Bearer ${key}` }
-  const spellings = [...readCases<string[]>('attack-cases.yaml', 'spellings'), `${corral.url}/api/runtimes/install`]
-  const claims = { 'x-http-method-override': 'GET', 'x-corral-role': 'admin', 'x-forwarded-for': '127.0.0.1' }
-  const post = { method: 'POST', body: '{}' }
-  for (const path of spellings) {
-    const { status } = await sendExactly(corral, path, { ...post, headers: { ...user, ...claims } })
-    t.ok([400, 403, 404, 405].includes(status), `${path}: ${status}`)
-    t.equal((await sendExactly(corral, path, post)).status, 401, `${path} without a key`)
-  }
-
-  t.comment('wrong keys')
-  await tryAll(t, corral, undefined, { headers: { 'x-api-key': `${key}x` } })
-})
+/** All tests with callers share this server. */
+const corral = await startCorral(t, { runtimes: '  sources: [system]\n', env: { HF_HUB_OFFLINE: '1' } })
 
 t.test("requests of another site's page without an Origin reach only public routes", async t => {
-  const corral = await startCorral(t)
   const status = async (method: string, path: string, headers: Record<string, string>, local = false) => {
     const reply = await corral.send(path, method === 'POST' ? '[]' : undefined, { method, headers, local })
     await reply.body?.cancel()
@@ -191,8 +113,89 @@ t.test("requests of another site's page without an Origin reach only public rout
   t.same((await corral.json('/api/ps')).body.models, [], 'no model was loaded')
 })
 
+let callers = 0
+
+/** The answers that a caller of this role gets on all routes, once per method. Everyday, each caller tries a third. */
+async function tryAll(t: Test, role: Role | undefined, init: SendOptions): Promise<void> {
+  const tryOne = async (listed: string, route: string) => {
+    const { methods, path, body } = harmless(route)
+    // This path leads to a route that uses models.
+    const needed = (path.startsWith('/ollama/v1/') ? 'user' : listed) as Role | 'anyone'
+    for (const method of methods) {
+      const response = await corral.send(path, body, { ...init, method })
+      const { status } = response
+      // A granted feed does not end.
+      const isFeed = ['/models/sse', '/api/events', '/api/cluster/events'].includes(path) && status === 200
+      const text = isFeed ? '' : await response.text()
+      if (isFeed) await response.body!.cancel()
+      const where = `${method} ${path} as ${role ?? 'nobody'}: ${status} ${text.slice(0, 200)}`
+      // The route checks the body or the ticket for every caller.
+      const granted = path.startsWith('/api/cluster/files/') ? 401 : method === 'POST' ? 400 : 200
+      if (needed === 'anyone') t.equal(status, granted, where)
+      else if (role === undefined) t.ok(status === 401 || status === 429, where)
+      else if (!hasRole(role, needed)) {
+        t.equal(status, 403, where)
+        if (method !== 'HEAD') {
+          const said = JSON.parse(text)
+          const shown = typeof said.error === 'object' ? said.error : said
+          t.match(
+            { ...shown, code: shown.corral_code ?? shown.code },
+            { code: 'forbidden_role', role, neededRole: needed },
+            where
+          )
+        }
+      } else t.notOk([401, 403, 429, 500].includes(status), where)
+    }
+  }
+  const all = Object.entries(ROUTES_BY_ROLE).flatMap(([role, routes]) => routes.map(route => [role, route] as const))
+  await Promise.all(sample(all, 3, callers++).map(([listed, route]) => tryOne(listed, route)))
+}
+
+t.test('every route grants exactly its role, also without a key and with a wrong one', async t => {
+  await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
+
+  t.comment('without any key, programs on this machine are operators')
+  await tryAll(t, 'operator', {})
+  await tryAll(t, 'admin', { local: true })
+
+  const keys = keyFilePath(corral)
+  for (const role of ROLES) {
+    const { key } = await createKey(keys, { name: `an-${role}`, role })
+    await until('keys are required', async () => (await corral.send('/api/tags')).status === 401)
+    await tryAll(t, role, { headers: { authorization: `Bearer ${key}` } })
+  }
+  await tryAll(t, undefined, {})
+  const { key } = await createKey(keys, { name: 'usual' })
+
+  t.comment('unknown routes need a key too, and a preflight reveals nothing')
+  for (const method of ['GET', 'PUT', 'PATCH']) {
+    t.equal((await corral.send('/api/nothing', undefined, { method })).status, 401, method)
+    if (method !== 'GET') t.equal((await corral.send('/api/tags', undefined, { method })).status, 401, method)
+  }
+  const headers = { origin: 'http://localhost:3000', 'access-control-request-method': 'GET' }
+  const preflight = await corral.send('/api/logs/nobody/nothing', undefined, { method: 'OPTIONS', headers })
+  t.same([preflight.status, await preflight.text()], [204, ''])
+  t.equal(
+    (await corral.send('/api/tags', undefined, { local: true, headers: { origin: 'http://localhost:3000' } })).status,
+    403
+  )
+
+  t.comment('other spellings of a path lead to no other route')
+  const user = { authorization: `Bearer ${key}` }
+  const spellings = [...readCases<string[]>('attack-cases.yaml', 'spellings'), `${corral.url}/api/runtimes/install`]
+  const claims = { 'x-http-method-override': 'GET', 'x-corral-role': 'admin', 'x-forwarded-for': '127.0.0.1' }
+  const post = { method: 'POST', body: '{}' }
+  for (const path of spellings) {
+    const { status } = await sendExactly(corral, path, { ...post, headers: { ...user, ...claims } })
+    t.ok([400, 403, 404, 405].includes(status), `${path}: ${status}`)
+    t.equal((await sendExactly(corral, path, post)).status, 401, `${path} without a key`)
+  }
+
+  t.comment('wrong keys')
+  await tryAll(t, undefined, { headers: { 'x-api-key': `${key}x` } })
+})
+
 t.test('a user can neither unload a model nor set how long it stays loaded', async t => {
-  const corral = await startCorral(t)
   const { key } = await createKey(keyFilePath(corral), { name: 'somebody' })
   await until('keys are required', async () => (await corral.send('/api/tags')).status === 401)
   const user = { headers: { authorization: `Bearer ${key}` } }

@@ -1,13 +1,12 @@
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { saveSettings } from '../../command-line/bench/save.ts'
 import { judge, type Pair, type Speeds, summarize } from '../../command-line/bench/statistics.ts'
 import { type Failed, tune } from '../../command-line/bench/tune.ts'
-import { busyMachine, formatReport, shortNumber, stepText } from '../../command-line/commands/bench-model.ts'
-import type { ServerClient } from '../../command-line/server-client.ts'
+import { formatReport, shortNumber, stepText } from '../../command-line/commands/bench-model.ts'
+import { type ServerClient, ServerRefusal } from '../../command-line/server-client.ts'
 import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
-import { builtInPlugins } from '../../plugins/built-in.ts'
 import { newHome } from './command.ts'
 import { tables } from './tables.ts'
 
@@ -168,8 +167,6 @@ t.test('the bench report fits 40 columns', async t => {
   t.match(lines[1], /^ 131072 +4 1237 ±3% 1237 ±3% 1237 s$/)
   for (const line of lines) t.ok(line.length <= 40, line)
   t.same([0.312, 12.34, 1234.5, 12_345].map(shortNumber), ['0.31', '12.3', '1235', '12.3k'])
-  t.equal(busyMachine(0.4, 2), undefined)
-  t.match(busyMachine(14.62, 2), /load 14\.6 with 2 processors/)
   const verdict = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MAX_COUNT)
   t.equal(
     stepText({ name: 'batch', value: '1024', result: 'faster', verdict }),
@@ -181,46 +178,37 @@ t.test('the bench report fits 40 columns', async t => {
   )
 })
 
-t.test('saveSettings writes to the configuration with a backup, or shows the lines', async t => {
-  const home = newHome(t)
+t.test('saveSettings lets the server write the settings, and keeps a backup', async t => {
+  const file = join(newHome(t), 'config.yaml')
   const told: string[] = []
-  const context = {
-    flags: () => ({}),
-    env: { CORRAL_HOME: home },
-    cwd: home,
-    readsFolder: () => false,
-    definitions: async () => builtInPlugins
-  } as unknown as Parameters<typeof saveSettings>[0]
-  const saving = {
-    client: { address: 'http://127.0.0.1:1' } as ServerClient,
-    isOwn: true,
-    record: RECORD,
-    settings: { arguments: ['--threads', '2'] },
-    file: null,
-    tell: (text: string) => told.push(text),
-    options: { yes: true }
-  }
-  const path = join(home, 'config.yaml')
-  t.equal(await saveSettings(context, saving), path, 'creates a file in the data directory')
-  t.equal(readFileSync(path, 'utf8'), 'models:\n  me/model:\n    arguments: [--threads, "2"]\n')
-
-  const before = '# mine\nmodels:\n  Me/Model:q4_k_m: {pin: true} # stays\n'
-  writeFileSync(path, before)
-  t.equal(await saveSettings(context, { ...saving, file: path, options: { dryRun: true } }), false)
-  t.equal(await saveSettings(context, { ...saving, file: path, options: {} }), false, 'no user to ask')
+  const sent: unknown[] = []
+  let refusal: Error | undefined
+  const reply = { section: 'Me/Model:q4', file, settings: { pin: true, options: { num_ctx: 512 } }, revision: 'r' }
+  const client = {
+    bySocket: true,
+    async json(method: string, _path: string, body: unknown) {
+      if (method === 'GET') return reply
+      sent.push(body)
+      if (refusal) throw refusal
+    }
+  } as unknown as ServerClient
+  const settings = { arguments: ['--threads', '2'], options: { num_parallel: 1 } }
+  const tell = (text: string) => void told.push(text)
+  const save = (options: object) => saveSettings({ client, record: RECORD, settings, tell, options })
+  const lines = 'models:\n  Me/Model:q4:\n    arguments: [--threads, "2"]\n    options:\n      num_parallel: 1'
+  t.equal(await save({ dryRun: true }), false)
+  t.same(told, [lines])
+  t.equal(await save({}), false, 'no user to ask')
   t.match(told.at(-1), /--yes/)
-  t.equal(readFileSync(path, 'utf8'), before)
-  t.equal(await saveSettings(context, { ...saving, file: path }), path)
-  t.match(readFileSync(path, 'utf8'), /Me\/Model:q4_k_m: *\{pin: true, arguments: \[--threads, "2"\]\} # stays/)
-  t.equal(readFileSync(`${path}.bak`, 'utf8'), before)
-
-  writeFileSync(path, 'models:\n  me/model: &all {pin: true}\n  me/other: *all\n')
-  t.equal(await saveSettings(context, { ...saving, file: path }), false, 'would change another model')
-  t.match(told.slice(-2), [/does not allow changing/, /arguments: \[--threads, "2"\]/])
-  const folder = join(home, 'folder')
-  mkdirSync(folder)
-  t.equal(await saveSettings(context, { ...saving, file: folder }), false)
-  t.match(told.at(-2), /cannot be read/)
-  t.equal(await saveSettings(context, { ...saving, isOwn: false }), false, 'a server on another machine')
-  t.match(told.at(-2), /uses another data directory/)
+  t.same(sent, [])
+  t.equal(await save({ yes: true }), file, 'a new file')
+  const merged = { pin: true, arguments: ['--threads', '2'], options: { num_ctx: 512, num_parallel: 1 } }
+  t.same(sent, [{ model: 'me/model', settings: merged, revision: 'r' }])
+  t.notOk(existsSync(`${file}.bak`))
+  writeFileSync(file, '# mine\n')
+  t.equal(await save({ yes: true }), file)
+  t.equal(readFileSync(`${file}.bak`, 'utf8'), '# mine\n')
+  refusal = new ServerRefusal('The file is read-only.', 'config_not_editable')
+  t.equal(await save({ yes: true }), false)
+  t.match(told.slice(-2), ['The file is read-only. Add these lines yourself:', /arguments: \[--threads, "2"\]/])
 })

@@ -18,9 +18,11 @@ const isBefore = async (server: Corral) => {
   return options?.num_ctx === 768 && options.num_parallel === 4 && Date.parse(expires_at) < Date.now() + 400_000
 }
 
+/** Everyday tests share this server. */
+const server = await startCorral(t)
+const { home } = server
+
 t.test('bench measures a loaded model and restores it', async t => {
-  const server = await startCorral(t)
-  const { home } = server
   await ask(server, { num_ctx: 768 })
   t.ok(await isBefore(server))
   const { code, stdout, stderr } = await corral(['bench', DEMO, ...SMALL, '--slots', '1,2', '--json'], { home })
@@ -90,7 +92,8 @@ async function trial(server: Corral, body: object) {
 }
 
 t.test('trial settings apply until the connection closes', async t => {
-  const server = await startCorral(t)
+  // A smaller context alone would not reload the model.
+  await server.json('/api/stop', { model: DEMO })
   await ask(server, { num_ctx: 768 })
   const overTcp = await server.json('/api/trials', { model: DEMO, session: 'a' })
   t.match(overTcp, { status: 403, body: { code: 'forbidden_role' } }, 'only admins may set engine flags')

@@ -5,8 +5,9 @@ import { corral, newHome } from './command.ts'
 import { event } from './scripted-server.ts'
 import { CTRL_C, ENTER, onTerminal } from './terminal.ts'
 
+const server = await startCorral(t)
+
 t.test('run chats with the real model at a terminal', async t => {
-  const server = await startCorral(t)
   const terminal = onTerminal(t, ['run', DEMO, '--temperature', '0'], server.home)
   await terminal.sees('>>> ')
   await terminal.press(`My name is Omar.${ENTER}`, /Omar.*Omar.*>>> /s)
@@ -144,7 +145,6 @@ t.test('run treats a long paste as one editable message', async t => {
 })
 
 t.test('run continues a chat after the server restarts', async t => {
-  const server = await startCorral(t)
   const terminal = onTerminal(t, ['run', DEMO, '--temperature', '0'], server.home)
   await terminal.sees('>>> ')
   await terminal.press(`My name is Omar.${ENTER}`, /Omar.*Omar.*>>> /s)

@@ -3,11 +3,15 @@ import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { type LiveState, liveLines, Rates } from '../../command-line/live-view.ts'
-import { DEMO, startCorral, until } from '../support/corral.ts'
-import { commandEnvironment, MAIN } from './command.ts'
+import { type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { commandEnvironment, MAIN, newHome } from './command.ts'
 import { loadingModel, pullReply, runningModel } from './records.ts'
 import { CTRL_C, onTerminal } from './terminal.ts'
 
+const root = t
+const home = newHome(t)
+/** The server of the last tests. */
+let restarted: Corral
 const NOW = performance.now()
 const GB = 1e9
 
@@ -47,8 +51,8 @@ t.test('liveLines fits every width', async t => {
     'waiting for the server'
   )
   const empty = { address: 'http://a', reply: { models: [], loading: [] } }
-  t.match(liveLines(empty, rates, { columns: 40, rows: 9 }, NOW), [
-    '0 running, 0 waiting, 0.0 tokens/s',
+  t.match(liveLines(empty, rates, { columns: 60, rows: 9 }, NOW), [
+    'http://a  0 running, 0 waiting, 0.0 tokens/s',
     '',
     /No model/
   ])
@@ -71,8 +75,7 @@ t.test('Rates starts over when a model is reloaded', async t => {
 })
 
 t.test('top and ps --watch survive a restart of the server and end cleanly', async t => {
-  const server = await startCorral(t)
-  const { home } = server
+  const server = await startCorral(t, { home })
   const top = onTerminal(t, ['top'], home, { columns: 100 })
   const narrow = onTerminal(t, ['ps', '--watch'], home, { columns: 40 })
   await top.sees('No model is loaded.')
@@ -86,7 +89,7 @@ t.test('top and ps --watch survive a restart of the server and end cleanly', asy
   })
   t.equal(answer.status, 200)
   await top.sees(/corral\/tiny-chat +\d\/\d/)
-  await narrow.sees(/\d\/\d slots, 0/)
+  await narrow.sees(/SLOTS \d\/\d/)
   const { models } = (await server.json('/api/ps')).body
   // The last token of an answer has no text.
   t.ok([0, 1].includes(answer.body.eval_count - models[0].generated_tokens), `${models[0].generated_tokens} tokens`)
@@ -96,7 +99,7 @@ t.test('top and ps --watch survive a restart of the server and end cleanly', asy
   await top.sees('waiting for the server')
   await narrow.sees('waiting for the server')
   await until('the pipe waits', () => JSON.parse(lines().at(-1)!).waiting !== undefined)
-  await startCorral(t, { home })
+  restarted = await startCorral(root, { home })
   await top.press('', 'No model is loaded.')
   await until('the pipe continues', () => JSON.parse(lines().at(-1)!).waiting === undefined)
 
@@ -111,8 +114,6 @@ t.test('top and ps --watch survive a restart of the server and end cleanly', asy
 })
 
 t.test('top ends when its terminal or pipe closes, and at Ctrl-C with a full pipe', async t => {
-  const server = await startCorral(t)
-  const { home } = server
   const env = commandEnvironment({ home })
   const closed = onTerminal(t, ['top'], home)
   await closed.sees('No model is loaded.')
@@ -121,7 +122,7 @@ t.test('top ends when its terminal or pipe closes, and at Ctrl-C with a full pip
   await once(reader.stdout, 'data')
   const ended = once(reader, 'close')
   reader.stdout.destroy()
-  await server.json('/api/load', { model: DEMO })
+  await restarted.json('/api/load', { model: DEMO })
   t.equal((await ended)[0], 0, 'the reader has gone')
 
   // Nobody reads the pipe, and the shell fills it first.

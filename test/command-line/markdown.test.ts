@@ -47,13 +47,25 @@ t.test('MarkdownStream renders at 40 columns', async t => {
   )
 })
 
-t.test('MarkdownStream redraws only tables', async t => {
-  const [before, after] = ANSWER.split(/(?=\| Name)/)
-  t.notMatch(streamed(before!, { step: 1 }), '\x1b', 'the cursor does not move')
+t.test('MarkdownStream appends words, and redraws only lines that change', async t => {
+  const plain = 'One two.\n\n- first\n- second\n\n```js\nlet a = 1\n\nlet b\n```\n\nEnd.'
+  t.notMatch(streamed(plain, { step: 1 }), '\x1b', 'the cursor does not move')
+  const [, after] = ANSWER.split(/(?=\| Name)/)
   t.match(streamed(after!, { step: 1 }), '\x1b[J')
-  const long = `| a | b |\n|---|---|\n${'| one | two |\n'.repeat(100)}\nEnd.`
-  const { lines } = await renderScreen(streamed(long), 80)
-  t.equal(lines.filter(line => line === 'one │ two').length, 100, 'also a table taller than the terminal')
+  for (const [text, line] of [
+    [`| a | b |\n|---|---|\n${'| one | two |\n'.repeat(100)}\nEnd.`, 'one │ two'],
+    [`${'one\n'.repeat(100)}End.`, 'one'],
+    [`| a | b |\n|---|---|\n${'| one | two |\n'.repeat(50)}| longer | x |\n`, 'one    │ two']
+  ] as const) {
+    const { lines } = await renderScreen(streamed(text, { columns: 80 }), 80)
+    const count = text.split('one').length - 1
+    t.equal(lines.filter(each => each === line).length, count, `${line}, also taller than the terminal`)
+  }
+  let sent = ''
+  const stream = new MarkdownStream({ write: part => (sent += part) }, pc.createColors(false))
+  stream.push('This is **bold and `code with ')
+  t.equal(sent, 'This is bold and `code with`', 'unclosed marks of bold text are not shown')
+  stream.end()
 })
 
 t.test('MarkdownStream follows a resized terminal', async t => {

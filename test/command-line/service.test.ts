@@ -231,6 +231,9 @@ t.test('a service uses stable paths, and impossible services are rejected before
   mkdirSync(join(home, 'data'))
   writeFileSync(join(home, 'data', 'config.yaml'), 'port: here\n')
   t.match(await service({ PATH: systemd.path }, '--home', join(home, 'data')), { code: 2, stderr: /port/ })
-  t.match(await service({ PATH: systemd.path }, '--system'), { code: 2, stderr: /not both/ })
+  t.match(await service({ PATH: systemd.path }, '--system'), {
+    code: 2,
+    stderr: /--system cannot be combined with --user/
+  })
   t.notOk(existsSync(config), 'nothing was written')
 })

@@ -68,11 +68,11 @@ t.test('findExecutable finds programs', async t => {
   t.equal(findExecutable(join(directory, 'tool'), { PATH: '' }), join(directory, 'tool'))
 })
 
-t.test('runTool', async t => {
+t.test('runTool runs a program to its end', async t => {
   const directory = t.testdir()
   const sh = (script: string, options = {}) => runTool('sh', ['-c', script], { cwd: directory, ...options })
 
-  t.test('returns the output of both streams in order', async t => {
+  t.test('runTool returns the output of both streams in order', async t => {
     const seen: string[] = []
     const output = await sh('echo a; echo b >&2; printf "10%%\\r20%%\\r"; cat; echo "$HOME-$X-$MY_TOKEN"', {
       env: { PATH: process.env.PATH, MY_TOKEN: 'secret' },
@@ -83,7 +83,7 @@ t.test('runTool', async t => {
     t.same(seen.toSorted(), ['stderr b', 'stdout -x-', 'stdout 10%', 'stdout 20%', 'stdout a'])
   })
 
-  t.test('keeps the last lines of long output', async t => {
+  t.test('runTool keeps the last lines of long output', async t => {
     const { stdout } = await sh(
       'i=0; while [ $i -lt 20000 ]; do echo "line $i of many that fill the pipe"; i=$((i+1)); done'
     )
@@ -91,13 +91,13 @@ t.test('runTool', async t => {
     t.equal(stdout.at(-1), 'line 19999 of many that fill the pipe')
   })
 
-  t.test('passes arguments unchanged', async t => {
+  t.test('runTool passes arguments unchanged', async t => {
     const args = ['a b', '$HOME', "it's", '"', '*', '']
     const { stdout } = await runTool(process.execPath, ['-p', 'JSON.stringify(process.argv.slice(1))', ...args])
     t.same(JSON.parse(stdout[0]!), args)
   })
 
-  t.test('reports failures', async t => {
+  t.test('runTool reports failures', async t => {
     const failure = await sh('echo why >&2; exit 3').catch(error => error)
     t.type(failure, ToolError)
     t.match(failure, { exitCode: 3, tail: ['why'], message: 'sh failed with exit code 3.' })
@@ -122,13 +122,13 @@ t.test('runTool', async t => {
     t.equal(await fails.catch(error => error), thrown, 'an error of the listener ends the tool')
   })
 
-  t.test('does not wait for processes that a tool leaves behind', async () => {
+  t.test('runTool does not wait for processes that a tool leaves behind', async () => {
     const { stdout } = await sh('sleep 1000 & echo $!')
     const left = Number(stdout[0])
     await until('the end of the process that it left', async () => !(await isRunning(left)))
   })
 
-  t.test('ends the whole tree when the signal is aborted', async t => {
+  t.test('runTool ends the whole tree when the signal is aborted', async t => {
     const cwd = t.testdir()
     const abort = new AbortController()
     const running = runTool('sh', ['-c', TREE], { cwd, signal: abort.signal }).catch(error => error)
@@ -140,7 +140,7 @@ t.test('runTool', async t => {
     t.equal(await sh('true', { signal: abort.signal }).catch(error => error), reason, 'aborted before the start')
   })
 
-  t.test('does not use the working directory, from which Python would import modules', async t => {
+  t.test('runTool does not use the working directory, from which Python would import modules', async t => {
     const folder = t.testdir()
     const before = process.cwd()
     process.chdir(folder)
@@ -149,7 +149,7 @@ t.test('runTool', async t => {
     t.same((await runTool('pwd', [], { cwd: '.' })).stdout, [folder])
   })
 
-  t.test('ends the whole tree when corral is killed with kill -9', async t => {
+  t.test('runTool ends the whole tree when corral is killed with kill -9', async t => {
     const cwd = t.testdir()
     const module = pathToFileURL(join(packageRoot, 'dist/core/system/child-process.js')).href
     const script = join(cwd, 'corral.mjs')

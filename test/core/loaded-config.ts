@@ -5,7 +5,7 @@ import { ConfigError, type ConfigProblem } from '../../core/config/config-error.
 import { Bytes, Duration, Path } from '../../core/config/core-schema.ts'
 import { type LoadedConfig, loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
-import { definePlugin, type PluginDefinition } from '../../core/plugins/plugin.ts'
+import { definePlugin, type FoundPlugin } from '../../core/plugins/plugin.ts'
 
 const security = definePlugin({
   name: 'security',
@@ -40,7 +40,8 @@ const extra = definePlugin({
   }),
   setup: () => ({})
 })
-export const definitions: PluginDefinition[] = [security, runtimes, extra]
+/** Schemas of built-in plugins are not checked at each load, which takes long. */
+export const definitions: FoundPlugin[] = [security, runtimes, extra].map(plugin => ({ ...plugin, builtIn: true }))
 
 interface Given {
   yaml?: string

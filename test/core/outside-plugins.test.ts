@@ -1,5 +1,4 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import t, { type Test } from 'tap'
 import { Type } from 'typebox'
@@ -12,11 +11,11 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { corral as command } from '../command-line/command.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
 import { readCases } from '../support/fixture.ts'
+import { newFolder } from '../support/folder.ts'
 
 /** A folder with these files, away from other packages. */
 function folderOf(t: Pick<Test, 'teardown'>, files: Record<string, string | object>): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   for (const [name, content] of Object.entries(files)) {
     const path = join(folder, name)
     mkdirSync(dirname(path), { recursive: true })

@@ -26,7 +26,7 @@ const TEXTS: [name: string, text: string, isLoop: boolean][] = [
   ['nothing', '', false]
 ]
 
-t.test('finds passages that repeat without end, and no others', async t => {
+t.test('the repeat detector finds passages that repeat without end, and no others', async t => {
   for (const [name, text, isLoop] of TEXTS) t.equal(endsInLoop(text, 16), isLoop, name)
   t.equal(endsInLoop(SENTENCE.repeat(200), 1000), false, 'the setting decides')
 })
@@ -54,7 +54,7 @@ async function answerOf<Piece extends readonly Delta[] | Buffer>(
   return { passed, count: taken.length, last: taken.at(-1) }
 }
 
-t.test('ends an answer that repeats itself, also if its bytes are not parsed', async t => {
+t.test('the repeat detector ends an answer that repeats itself, also if its bytes are not parsed', async t => {
   const end: Delta[] = [{ finish: 'length' }]
   const words = SENTENCE.split(/(?<= )/)
   const deltas = (at: number): Delta[] => [{ [at < 4000 ? 'thinking' : 'content']: words[at % words.length]! }]

@@ -4,7 +4,8 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { commandEnvironment, MAIN } from '../command-line/command.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, newFolder, startCorral } from '../support/corral.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, startCorral } from '../support/corral.ts'
+import { newFolder } from '../support/folder.ts'
 
 const guide = readFileSync(join(packageRoot, 'docs', 'admin.md'), 'utf8')
 

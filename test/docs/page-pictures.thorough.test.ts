@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { testBrowser } from '../support/browser.ts'
-import { newFolder } from '../support/corral.ts'
+import { newFolder } from '../support/folder.ts'
 import { pages, readPage } from './guides.ts'
 
 const { skip } = testBrowser(t)

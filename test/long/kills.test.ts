@@ -3,16 +3,8 @@ import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import {
-  alive,
-  CAPITAL_ANSWER,
-  CAPITAL_QUESTION,
-  type Corral,
-  DEMO,
-  newFolder,
-  startCorral,
-  until
-} from '../support/corral.ts'
+import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { newFolder } from '../support/folder.ts'
 import { pick, randomNumbers } from '../support/random.ts'
 import { answerRequest, record, writeModelCopy } from './support.ts'
 

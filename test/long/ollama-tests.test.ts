@@ -4,7 +4,7 @@ import { modelNames } from '../../scripts/conformance/ollama-models.ts'
 import { readOutcomes, runExamples, runTests } from '../../scripts/conformance/ollama-outcomes.ts'
 import { clientPrograms } from '../../scripts/conformance/ollama-programs.ts'
 import { corralWithModels } from '../../scripts/conformance/ollama-servers.ts'
-import { newFolder } from '../support/corral.ts'
+import { newFolder } from '../support/folder.ts'
 
 // Ollama's own integration tests and example programs, unmodified, against a live corral with the real engine.
 

@@ -21,6 +21,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { getBlocks } from '../docs/guides.ts'
 import { alive, until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
+import { newFolder } from '../support/folder.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 
 // Follows docs/install.md as far as possible without Docker and a running systemd. Uses a copy of the checkout with the
@@ -340,8 +341,7 @@ t.test('the image runs as process 1 without root and reaps all processes', async
   const words = (name: string): string[] => JSON.parse(new RegExp(`^${name} (\\[.*\\])$`, 'm').exec(dockerfile)![1]!)
   const [uid, gid] = /^USER (\d+):(\d+)$/m.exec(dockerfile)!.slice(1).map(Number) as [number, number]
   // Instead of the image's folders: files that another user may read.
-  const image = mkdtempSync(join(tmpdir(), 'corral-image-'))
-  t.teardown(() => rmSync(image, { recursive: true, force: true }))
+  const image = newFolder(t)
   chmodSync(image, 0o755)
   const packed = run(`umask 022; npm install --global --prefix '${image}/opt/corral' '${tarball}'`)
   t.equal(packed.status, 0, packed.stderr)

@@ -8,16 +8,8 @@ import { fetch } from 'undici'
 import { SseParser } from '../../core/answers/openai-events.ts'
 import { freePort } from '../../core/system/free-port.ts'
 import { vllmRouter } from '../clients/python-scripts.ts'
-import {
-  CAPITAL_ANSWER,
-  CAPITAL_QUESTION,
-  type Corral,
-  DEMO,
-  joined,
-  newFolder,
-  startCorral,
-  until
-} from '../support/corral.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, joined, startCorral, until } from '../support/corral.ts'
+import { newFolder } from '../support/folder.ts'
 
 // Several corrals behind vLLM's router from PyPI, instead of vLLM servers.
 

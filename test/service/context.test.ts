@@ -2,17 +2,18 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { contextAdvice } from '../../core/answers/full-context.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, joined, startCorral } from '../support/corral.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../support/corral.ts'
 import { demoWithContext } from '../support/demo-variants.ts'
 import { refusedWith } from '../support/failure.ts'
+import { sample } from '../support/thorough.ts'
 
 const file = join(t.testdir(), 'ctx.gguf')
 writeFileSync(file, demoWithContext(256))
-const corral = await startCorral(t, {
-  config: `models:
+const FIXED = `models:
   ${DEMO}: { options: { num_ctx: 256, num_parallel: 1, temperature: 0, max_tokens: 40 } }
   `
-})
+/** Most tests share this server, and reload it with their settings. */
+const corral = await startCorral(t, { config: FIXED })
 
 type Message = { role: string; content: string }
 const ANSWERED = { role: 'assistant', content: CAPITAL_ANSWER }
@@ -121,22 +122,19 @@ t.test('drop_oldest leaves out the oldest messages, and the reply says so', asyn
 })
 
 t.test('drop_oldest can be set for a model and overridden by a request', async t => {
-  const other = await startCorral(t, {
-    config: `models:
-  ${DEMO}: { options: { num_ctx: 256, num_parallel: 1, temperature: 0, context_overflow: drop_oldest } }
-  `
-  })
+  await corral.reload(FIXED.replace('max_tokens: 40', 'context_overflow: drop_oldest'))
+  const before = corral.log().length
   const ask = { model: DEMO, messages: long }
-  t.equal(joined(await other.events('/api/chat', ask)), '7 + 8 = 15.')
-  t.equal(joined(await other.events('/v1/chat/completions', { ...ask, stream: true })), '7 + 8 = 15.')
-  const strict = await other.json('/api/chat', { ...ask, options: { context_overflow: 'error' } })
+  t.equal(joined(await corral.events('/api/chat', ask)), '7 + 8 = 15.')
+  t.equal(joined(await corral.events('/v1/chat/completions', { ...ask, stream: true })), '7 + 8 = 15.')
+  const strict = await corral.json('/api/chat', { ...ask, options: { context_overflow: 'error' } })
   t.match(strict, refusedWith(400, 'context_exceeded'))
-  t.match(other.log(), /oldest messages of a conversation were dropped/)
+  t.match(corral.log().slice(before), /oldest messages of a conversation were dropped/)
 })
 
 /** Returns what each API says about the demo model, without duplicates. */
-async function shownLimits(server: Corral) {
-  const get = async (path: string, body?: object) => (await server.json(path, body)).body
+async function shownLimits() {
+  const get = async (path: string, body?: object) => (await corral.json(path, body)).body
   const name = { model: DEMO }
   const { data, models: codex } = await get('/v1/models')
   const records = [data[0], await get(`/v1/models/${DEMO}`), (await get('/models')).data[0]]
@@ -191,6 +189,12 @@ async function shownLimits(server: Corral) {
   }
 }
 
+/** Unloads the demo model and reloads the server with other settings. */
+async function restart(config: string) {
+  await corral.json('/api/stop', { model: DEMO })
+  await corral.reload(config)
+}
+
 /** Sizes of a model that can neither see nor think, as `shownLimits` returns them. */
 const sizes = (window: number, context: number, answer = window) => ({
   window: [window],
@@ -203,51 +207,52 @@ const sizes = (window: number, context: number, answer = window) => ({
 })
 
 t.test('all APIs show the same context, limits and abilities of a model', async t => {
-  await corral.json('/api/stop', { model: DEMO })
+  await restart(FIXED)
   await corral.json('/api/delete', { model: 'me/ctx' }, { method: 'DELETE' })
-  t.strictSame(await shownLimits(corral), sizes(256, 256), 'a fixed context')
+  t.strictSame(await shownLimits(), sizes(256, 256), 'a fixed context')
   await corral.json('/api/load', { model: DEMO, options: { num_ctx: 512 } })
-  t.strictSame(await shownLimits(corral), sizes(512, 512), 'the context that it was loaded with')
+  t.strictSame(await shownLimits(), sizes(512, 512), 'the context that it was loaded with')
 })
 
-/** A prompt of about 5,500 tokens, and a question that tiny-chat knows. */
+/** A prompt of about 4,400 tokens, and a question that tiny-chat knows. */
 const far: Message[] = [
   { role: 'system', content: 'You are Leo.' },
-  { role: 'user', content: 'one two three four five six seven eight nine ten '.repeat(250) },
+  { role: 'user', content: 'one two three four five six seven eight nine ten '.repeat(205) },
   { role: 'assistant', content: 'Yes.' },
   CAPITAL_QUESTION
 ]
 const farText = far.map(message => message.content).join(' ')
 
 t.test('a context that nobody has set grows for a prompt that does not fit', async t => {
-  const growing = await startCorral(t, { config: 'limits: { max_tokens: 9000 }' })
-  t.strictSame(await shownLimits(growing), sizes(32768, 32768, 9000), 'not loaded')
-  const shown = async () => (await growing.json('/api/ps')).body.models[0]?.context_length
-  const short = await growing.send('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
+  await restart('limits: { max_tokens: 9000 }')
+  t.strictSame(await shownLimits(), sizes(32768, 32768, 9000), 'not loaded')
+  const shown = async () => (await corral.json('/api/ps')).body.models[0]?.context_length
+  const short = await corral.send('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
   t.same([short.status, short.headers.get('x-corral-context'), await shown()], [200, null, 4096])
-  t.strictSame(await shownLimits(growing), sizes(32768, 4096, 9000), 'loaded')
-  for (const { path, body } of ways) {
-    for (const stream of [false, true]) {
-      await growing.json('/api/stop', { model: DEMO })
-      await growing.json('/api/load', { model: DEMO })
-      const ask = { model: DEMO, stream, max_tokens: 20, options: { max_tokens: 20 }, ...body(far, farText) }
-      const reply = await growing.send(path, ask)
-      const text = await reply.text()
-      t.same([reply.status, reply.headers.get('x-corral-context')], [200, '8192'], `${path}: ${text.slice(0, 300)}`)
-      t.notMatch(text, /"error":\{|event: error/, path)
-    }
+  t.strictSame(await shownLimits(), sizes(32768, 4096, 9000), 'loaded')
+  for (const [{ path, body }, stream] of sample(
+    ways.flatMap(way => [false, true].map(stream => [way, stream] as const)),
+    5
+  )) {
+    await corral.json('/api/stop', { model: DEMO })
+    await corral.json('/api/load', { model: DEMO })
+    const ask = { model: DEMO, stream, max_tokens: 20, options: { max_tokens: 20 }, ...body(far, farText) }
+    const reply = await corral.send(path, ask)
+    const text = await reply.text()
+    t.same([reply.status, reply.headers.get('x-corral-context')], [200, '8192'], `${path}: ${text.slice(0, 300)}`)
+    t.notMatch(text, /"error":\{|event: error/, path)
   }
-  t.strictSame(await shownLimits(growing), sizes(32768, 8192, 9000), 'grown')
-  const later = await growing.send('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
+  t.strictSame(await shownLimits(), sizes(32768, 8192, 9000), 'grown')
+  const later = await corral.send('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
   t.match(await later.json(), { message: { content: CAPITAL_ANSWER } })
   t.equal(await shown(), 8192, 'it stays for others')
   const fixed = { model: DEMO, messages: far, options: { num_ctx: 4096 }, stream: false }
-  await growing.json('/api/stop', { model: DEMO })
-  t.match(await growing.json('/api/chat', fixed), { status: 400, body: { code: 'context_exceeded', n_ctx: 4096 } })
+  await corral.json('/api/stop', { model: DEMO })
+  t.match(await corral.json('/api/chat', fixed), { status: 400, body: { code: 'context_exceeded', n_ctx: 4096 } })
   const endless = [{ role: 'user', content: farText.repeat(9) }]
-  const { status, body } = await growing.json('/api/chat', { model: DEMO, messages: endless })
+  const { status, body } = await corral.json('/api/chat', { model: DEMO, messages: endless })
   t.match({ status, body }, { status: 400, body: { code: 'context_exceeded', error: /was trained for 32768 tokens/ } })
-  t.equal(growing.enginePids().length, 1)
+  t.equal(corral.enginePids().length, 1)
 })
 
 t.test('a context does not grow if an admin has set or limited it', async t => {
@@ -257,22 +262,21 @@ t.test('a context does not grow if an admin has set or limited it', async t => {
     [`models: { ${DEMO}: { options: { num_ctx: 4096 } } }`, /num_ctx/],
     ['limits: { num_ctx: 4096 }', /limits\.num_ctx does not allow/]
   ] as const) {
-    const set = await startCorral(t, { config })
-    const { status, body } = await set.json('/api/chat', { model: DEMO, messages: far, stream: false })
-    t.match({ status, body }, { status: 400, body: { code: 'context_exceeded', error: advice } }, config)
-    await set.end()
+    await restart(config)
+    const reply = await corral.json('/api/chat', { model: DEMO, messages: far, stream: false })
+    t.match(reply, refusedWith(400, 'context_exceeded', advice), config)
   }
 })
 
 t.test('a growing context takes fewer slots if there is not enough memory', async t => {
-  const measuring = await startCorral(t)
+  await restart('')
   const sizes: number[] = []
   for (const num_parallel of [4, 1]) {
-    await measuring.json('/api/load', { model: DEMO, options: { num_ctx: 8192, num_parallel } })
-    sizes.push((await measuring.json('/api/ps')).body.models[0].size)
+    await corral.json('/api/load', { model: DEMO, options: { num_ctx: 8192, num_parallel } })
+    sizes.push((await corral.json('/api/ps')).body.models[0].size)
   }
-  await measuring.end()
   const memory = Math.round((sizes[0]! + sizes[1]!) / 2)
+  // A server that has measured the model would find more room.
   const tight = await startCorral(t, { config: `scheduler: { memory: ${memory} }` })
   const options = { max_tokens: 20 }
   const reply = await tight.send('/api/chat', { model: DEMO, messages: far, options, stream: false })

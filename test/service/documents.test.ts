@@ -121,7 +121,7 @@ t.test('a request fails when a user message ends with the beginning of an answer
   t.match(await prompt(...messages), /^400 .*needs a password/)
 })
 
-t.test("Anthropic's documents", async t => {
+t.test('documents of the Messages API count as their text', async t => {
   const document = (source: object, more = {}) => ({ type: 'document', source, ...more }) as never
   const pdf = { type: 'base64', media_type: 'application/pdf', data: base64(PDF) }
   const count = async (content: unknown) => {
@@ -163,7 +163,7 @@ t.test("Anthropic's documents", async t => {
   }
 })
 
-t.test("OpenAI's responses and files", async t => {
+t.test('the Responses API and uploaded files accept documents', async t => {
   const tokens = async (part: object) =>
     (await corral.json('/v1/responses/input_tokens', { model: DEMO, input: [{ role: 'user', content: [part] }] })).body
   const { input_tokens } = await tokens({ type: 'input_text', text: PDF_TEXT(' name="a.pdf"') })

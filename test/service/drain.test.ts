@@ -2,8 +2,9 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { corral as command } from '../command-line/command.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, newFolder, startCorral, until } from '../support/corral.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, startCorral, until } from '../support/corral.ts'
 import { readCases } from '../support/fixture.ts'
+import { newFolder } from '../support/folder.ts'
 import { thorough } from '../support/thorough.ts'
 
 const chat = (more: object = {}) => ({
@@ -17,9 +18,21 @@ const ONE_SLOT = 'defaults: { num_parallel: 1 }'
 const holding = endless(DEMO)
 /** Waits for that slot, and ends by itself. */
 const following = endless(DEMO, { max_tokens: 300 })
+const corral = await startCorral(t, { config: ONE_SLOT })
+
+t.test('only admins may drain a server, and only with a valid request', async t => {
+  t.match(await corral.json('/api/drain', {}), { status: 403, body: { code: 'forbidden_role' } })
+  for (const method of ['POST', 'DELETE']) {
+    const wrong = await corral.json('/api/drain', '[]', { local: true, method })
+    t.match(wrong, { status: 400, body: { code: 'invalid_request' } }, method)
+  }
+  t.match((await corral.json('/api/drain')).body, { draining: false, open: 0 })
+  t.match(await command(['drain', '--undo', '--wait'], { home: corral.home }), { code: 2 })
+  t.match(await command(['drain', '--timeout', 'soon'], { home: corral.home }), { code: 2, stderr: /"soon"/ })
+  t.match(await command(['drain'], { home: newFolder(t) }), { code: 3 })
+})
 
 t.test('a draining server finishes accepted requests and refuses new ones on every API', async t => {
-  const corral = await startCorral(t, { config: ONE_SLOT })
   const { home } = corral
   t.equal((await corral.json('/api/chat', chat({ stream: false }))).status, 200)
 
@@ -77,19 +90,6 @@ t.test('an engine that dies during a drain is replaced for its running request',
   for (const engine of corral.enginePids()) process.kill(engine, 'SIGKILL')
   t.match((await running).at(-1), { code: 'engine_crashed' }, 'half an answer cannot be restarted')
   t.match(await queued, { status: 200, body: { done_reason: 'length' } })
-})
-
-t.test('only admins may drain a server, and only with a valid request', async t => {
-  const corral = await startCorral(t)
-  t.match(await corral.json('/api/drain', {}), { status: 403, body: { code: 'forbidden_role' } })
-  for (const method of ['POST', 'DELETE']) {
-    const wrong = await corral.json('/api/drain', '[]', { local: true, method })
-    t.match(wrong, { status: 400, body: { code: 'invalid_request' } }, method)
-  }
-  t.match((await corral.json('/api/drain')).body, { draining: false, open: 0 })
-  t.match(await command(['drain', '--undo', '--wait'], { home: corral.home }), { code: 2 })
-  t.match(await command(['drain', '--timeout', 'soon'], { home: corral.home }), { code: 2, stderr: /"soon"/ })
-  t.match(await command(['drain'], { home: newFolder(t) }), { code: 3 })
 })
 
 t.test('a server without a llama.cpp build is not ready unless it serves remote models', async t => {

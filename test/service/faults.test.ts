@@ -13,11 +13,11 @@ import {
   endless,
   endlessHosted,
   lastEvent,
-  newFolder,
   startCorral,
   until
 } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
+import { newFolder } from '../support/folder.ts'
 
 const ask = capital()
 

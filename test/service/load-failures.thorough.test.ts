@@ -12,13 +12,13 @@ import {
   DEMO,
   endless,
   lastEvent,
-  newFolder,
   startCorral,
   until
 } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { refusedWith } from '../support/failure.ts'
 import { faultyBuild } from '../support/faulty-build.ts'
+import { newFolder } from '../support/folder.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 
 const TINY = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')

@@ -2,10 +2,12 @@ import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { MAIN } from '../command-line/command.ts'
-import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 import { refusedWith } from '../support/failure.ts'
 
-const lines = (corral: Corral): any[] =>
+/** All tests share this server. */
+const corral = await startCorral(t, { config: 'log_levels: { nothing-such: debug }' })
+const lines = (): any[] =>
   corral
     .log()
     .trim()
@@ -14,32 +16,8 @@ const lines = (corral: Corral): any[] =>
 const messages = [CAPITAL_QUESTION]
 const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
 
-t.test('every line names its part, and lines of a request its id and trace', async t => {
-  const corral = await startCorral(t, { config: 'log_levels: { nothing-such: debug }' })
-  const ask = (headers: Record<string, string>) =>
-    corral.send('/v1/chat/completions', { model: DEMO, messages, max_tokens: 4 }, { headers })
-  const first = await ask({ traceparent: `00-${TRACE}-00f067aa0ba902b7-01` })
-  await first.text()
-  const second = await ask({ traceparent: `00-${TRACE.slice(1)}"\u0000}-00f067aa0ba902b7-01`.replace('\u0000', ' ') })
-  await second.text()
-  const id = first.headers.get('x-request-id')
-  const line = await until('the line of the request', () => lines(corral).find(({ requestId }) => requestId === id))
-  t.match(line, { part: 'http', traceId: TRACE, msg: 'POST /v1/chat/completions 200' })
-  const other = await until('the line of the other request', () =>
-    lines(corral).find(({ requestId }) => requestId === second.headers.get('x-request-id'))
-  )
-  t.notOk('traceId' in other, 'an invalid trace id is ignored')
-  await corral.end()
-  const all = lines(corral)
-  const odd = all.filter(({ part, level, time, msg }) => !(part && level && time && msg))
-  t.same(odd, [], 'one shape')
-  t.ok(all.some(({ part }) => part === 'scheduler' || part === 'llama-server' || part === 'runtimes'))
-  const warning = all.find(({ msg }) => msg.includes('nothing-such'))
-  t.match(warning, { part: 'server', msg: /There is no part "nothing-such"\. Known are: .*scheduler/ })
-})
-
 t.test('log levels of parts are set by the configuration and changed at run time', async t => {
-  const corral = await startCorral(t, { config: 'log_levels: { http: debug, security: warn }' })
+  await corral.reload('log_levels: { http: debug, security: warn }')
   const levels = (body?: object, method = 'PUT') =>
     corral.json('/api/log-levels', body, { local: true, ...(body && { method }) })
   t.match(await levels(), {
@@ -69,11 +47,11 @@ t.test('log levels of parts are set by the configuration and changed at run time
 })
 
 t.test('engine output is attributed to requests', async t => {
-  const corral = await startCorral(t, { config: 'log_levels: { llama-server: debug }' })
+  await corral.reload('log_levels: { llama-server: debug }')
   const answer = await corral.send('/v1/chat/completions', { model: DEMO, messages, max_tokens: 4 })
   await answer.text()
   const id = answer.headers.get('x-request-id')!
-  t.match(await until('the line of the slot', () => lines(corral).find(({ requestIds }) => requestIds)), {
+  t.match(await until('the line of the slot', () => lines().find(({ requestIds }) => requestIds)), {
     part: 'llama-server',
     requestIds: [id],
     slot: Number,
@@ -90,7 +68,6 @@ t.test('engine output is attributed to requests', async t => {
 })
 
 t.test('corral log-level shows and changes levels', async t => {
-  const corral = await startCorral(t)
   const run = async (...words: string[]) => {
     const env = { ...process.env, CORRAL_HOME: corral.home }
     const { stdout } = await promisify(execFile)(process.execPath, [MAIN, 'log-level', ...words], { env })
@@ -100,4 +77,27 @@ t.test('corral log-level shows and changes levels', async t => {
   t.match(await run(), /scheduler +debug/)
   t.match(await run('scheduler', 'default'), /scheduler +info/)
   await t.rejects(run('nothing', 'debug'), /Known are: /)
+})
+
+t.test('every line names its part, and lines of a request its id and trace', async t => {
+  const ask = (headers: Record<string, string>) =>
+    corral.send('/v1/chat/completions', { model: DEMO, messages, max_tokens: 4 }, { headers })
+  const first = await ask({ traceparent: `00-${TRACE}-00f067aa0ba902b7-01` })
+  await first.text()
+  const second = await ask({ traceparent: `00-${TRACE.slice(1)}"\u0000}-00f067aa0ba902b7-01`.replace('\u0000', ' ') })
+  await second.text()
+  const id = first.headers.get('x-request-id')
+  const line = await until('the line of the request', () => lines().find(({ requestId }) => requestId === id))
+  t.match(line, { part: 'http', traceId: TRACE, msg: 'POST /v1/chat/completions 200' })
+  const other = await until('the line of the other request', () =>
+    lines().find(({ requestId }) => requestId === second.headers.get('x-request-id'))
+  )
+  t.notOk('traceId' in other, 'an invalid trace id is ignored')
+  await corral.end()
+  const all = lines()
+  const odd = all.filter(({ part, level, time, msg }) => !(part && level && time && msg))
+  t.same(odd, [], 'one shape')
+  t.ok(all.some(({ part }) => part === 'scheduler' || part === 'llama-server' || part === 'runtimes'))
+  const warning = all.find(({ msg }) => msg.includes('nothing-such'))
+  t.match(warning, { part: 'server', msg: /There is no part "nothing-such"\. Known are: .*scheduler/ })
 })

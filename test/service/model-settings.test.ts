@@ -11,9 +11,8 @@ const QUESTION = { messages: [CAPITAL_QUESTION], stream: false, options: { tempe
 const commandLine = (pid: number) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
 const environment = (pid: number) => readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0')
 
-t.test('settings of a model in config.yaml reach its engine', async t => {
-  const corral = await startCorral(t, {
-    config: `models:
+const corral = await startCorral(t, {
+  config: `models:
   ${DEMO}:
     aliases: [my/helper, other/name]
     arguments: [--no-warmup]
@@ -21,7 +20,9 @@ t.test('settings of a model in config.yaml reach its engine', async t => {
     draft: {model: ${DEMO}, max_tokens: 4}
     ngram: true
 `
-  })
+})
+
+t.test('settings of a model in config.yaml reach its engine', async t => {
   const { status, body } = await corral.json('/api/chat', { ...QUESTION, model: 'My/Helper' })
   t.equal(status, 200)
   t.equal(body.message.content, CAPITAL_ANSWER)
@@ -92,17 +93,14 @@ t.test('a LoRA adapter is loaded with its scale', thorough, async t => {
 })
 
 t.test('settings that cannot work are reported', async t => {
-  const config = (settings: string) => `models:\n  ${DEMO}:\n    ${settings}\n`
   const cases: [settings: string, code: string, message: RegExp][] = [
     ['arguments: [--no-such-flag]', 'load_failed', /does not know the flag --no-such-flag/],
     ['draft: {model: not/here}', 'load_failed', /draft model "not\/here".* is not here\. Pull or import it/],
     ['lora: [{path: nowhere.gguf}]', 'load_failed', /adapter/]
   ]
   for (const [settings, code, message] of cases) {
-    const corral = await startCorral(t, { config: config(settings) })
+    await corral.reload(`models:\n  ${DEMO}:\n    ${settings}\n`)
     const { body } = await corral.json('/api/chat', { ...QUESTION, model: DEMO })
-    t.equal(body.code, code, settings)
-    t.match(body.error, message, settings)
-    await corral.end()
+    t.match(body, { code, error: message }, settings)
   }
 })

@@ -6,7 +6,8 @@ import { pathToFileURL } from 'node:url'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { corral as command } from '../command-line/command.ts'
-import { COMMAND, DEMO, newFolder, startCorral, until } from '../support/corral.ts'
+import { COMMAND, DEMO, startCorral, until } from '../support/corral.ts'
+import { newFolder } from '../support/folder.ts'
 
 /** A folder with a plugin "bad" made of this code. */
 function pluginFolder(t: Test, { top = '', setup = '', optional = true }): string {

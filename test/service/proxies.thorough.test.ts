@@ -5,16 +5,8 @@ import t, { type Test } from 'tap'
 import { Agent, fetch } from 'undici'
 import { freePort } from '../../core/system/free-port.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import {
-  CAPITAL_ANSWER,
-  type Corral,
-  capital,
-  DEMO,
-  endless,
-  newFolder,
-  startCorral,
-  until
-} from '../support/corral.ts'
+import { CAPITAL_ANSWER, type Corral, capital, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { newFolder } from '../support/folder.ts'
 import { localhostCertificate } from '../support/localhost-certificate.ts'
 
 // The files of docs/proxies, with other addresses, ports and certificate paths.

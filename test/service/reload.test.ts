@@ -10,26 +10,29 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import type { JsonSchema } from '../../core/system/schema-check.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { startTestCorral } from '../../testing/test-corral.ts'
-import { alive, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { alive, CAPITAL_QUESTION, DEMO, endless, startCorral, until } from '../support/corral.ts'
 import { refusedWith } from '../support/failure.ts'
 import { thorough } from '../support/thorough.ts'
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false }
 
-/** Writes a new configuration and has the server read it. */
-async function reload(corral: Corral, config: string) {
-  corral.configure(config)
+/** Most tests share this server. */
+const corral = await startCorral(t)
+
+/** Reads the configuration again, after a new one is written if it is given. */
+async function reload(config?: string) {
+  if (config !== undefined) corral.configure(config)
   return await corral.json('/api/reload', undefined, { method: 'POST', local: true })
 }
 
-const answered = async (corral: Corral, options: object = {}) =>
-  (await corral.json('/api/chat', { ...chat, options })).body
+const answered = async (server = corral) => (await server.json('/api/chat', chat)).body
+/** The loaded models, also when keys are required. */
+const loaded = async () => (await corral.json('/api/ps', undefined, { local: true })).body.models
 
 t.test('a reload applies changes immediately and names settings that need a restart', async t => {
-  const corral = await startCorral(t, { config: 'defaults: { max_tokens: 3, temperature: 0 }\n' })
-  t.match(await answered(corral), { eval_count: 3 })
+  await reload('defaults: { max_tokens: 3, temperature: 0 }\n')
+  t.match(await answered(), { eval_count: 3 })
   const changed = await reload(
-    corral,
     `defaults: { max_tokens: 4, temperature: 0 }\nport: 9\nhost: 127.0.0.9\nlimits: { n: 2 }\nhub: {}\n`
   )
   t.equal(changed.status, 200)
@@ -40,27 +43,27 @@ t.test('a reload applies changes immediately and names settings that need a rest
   t.strictSame(changed.body.restart, [{ setting: 'host', from: '127.0.0.1', to: '127.0.0.9' }])
   t.strictSame(changed.body.overridden, [{ setting: 'port', by: 'flag --port' }], 'a flag overrides the file')
   t.match(changed.body.unknown, [{ where: /config\.yaml:5:1$/, message: /no setting "hub"/ }])
-  t.match(await answered(corral), { eval_count: 4 })
+  t.match(await answered(), { eval_count: 4 })
   const many = await corral.json('/v1/chat/completions', { ...chat, n: 3 })
   t.match(many, { status: 400, body: { error: { code: 'over_limit' } } })
 
-  const again = await reload(corral, `defaults: { max_tokens: 4, temperature: 0 }\nport: 9\nhost: 127.0.0.9\n`)
+  const again = await reload(`defaults: { max_tokens: 4, temperature: 0 }\nport: 9\nhost: 127.0.0.9\n`)
   t.strictSame(again.body.applied, [{ setting: 'limits.n', from: 2, to: 128 }], 'a removed setting has its default')
   t.strictSame(again.body.restart.length, 1, 'settings that need a restart are still listed')
   t.strictSame(again.body.overridden, [], 'settings without effect are reported once')
-  const back = await reload(corral, `defaults: { max_tokens: 4, temperature: 0 }\n`)
+  const back = await reload(`defaults: { max_tokens: 4, temperature: 0 }\n`)
   t.match(back.body, { applied: [], restart: [], unknown: [] })
 })
 
 t.test('an invalid file is refused with its line, and the old settings stay', async t => {
-  const corral = await startCorral(t, { config: 'defaults: { max_tokens: 3 }\n' })
+  await reload('defaults: { max_tokens: 3 }\n')
   const path = join(corral.home, 'config.yaml')
   const refused = async (what: string, { line, column }: { line?: number; column?: number } = {}) => {
-    const { status, body } = await corral.json('/api/reload', undefined, { method: 'POST', local: true })
+    const { status, body } = await reload()
     t.match({ status, body }, { status: 409, body: { code: 'invalid_config' } }, what)
     t.match(body.error, /The settings stay as they were/)
     if (line) t.match(body.problems[0], { file: path, line, column })
-    t.match(await answered(corral), { eval_count: 3 }, `${what}: nothing has changed`)
+    t.match(await answered(), { eval_count: 3 }, `${what}: nothing has changed`)
     return body
   }
   writeFileSync(path, 'defaults:\n  max_tokens: 5\n  top_p: many\nlimits: { n: 2 }\n')
@@ -76,14 +79,14 @@ t.test('an invalid file is refused with its line, and the old settings stay', as
 })
 
 /** A second model, with the files of the first. */
-async function withSecond(corral: Corral): Promise<string> {
+async function withSecond(): Promise<string> {
   const path = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
   t.equal((await corral.json('/api/import', { path, model: 'me/two' }, { local: true })).status, 200)
   return 'me/two'
 }
 
 /** Process ids of engines by model name. */
-function pidsByModel(corral: Corral): Record<string, number> {
+function pidsByModel(): Record<string, number> {
   const loads = corral.log().matchAll(/"pid":(\d+)[^\n]*"msg":"loaded ([^"]+)"/g)
   return Object.fromEntries(
     [...loads].map(([, pid, name]) => [name!, Number(pid)]).filter(([, pid]) => alive(pid as number))
@@ -92,94 +95,86 @@ function pidsByModel(corral: Corral): Record<string, number> {
 
 t.test('a reload under load breaks no answer, and reloads only models whose settings changed', async t => {
   const limits = 'models: { corral/tiny-chat: { options: { num_parallel: 8, num_ctx: 1024 } } }\n'
-  const corral = await startCorral(t, { config: limits })
-  const second = await withSecond(corral)
+  await reload(limits)
+  const second = await withSecond()
   await corral.json('/api/load', { model: DEMO }, { local: true })
   await corral.json('/api/load', { model: second }, { local: true })
-  const before = pidsByModel(corral)
+  const before = pidsByModel()
   t.equal(Object.keys(before).length, 2)
   const stream = (model: string) => corral.events('/api/chat', endless(model, { max_tokens: 150, num_ctx: 1024 }))
   const streams = Array.from({ length: 8 }, (_, at) => stream(at % 2 ? DEMO : second))
   for (let round = 0; round < 6; round++) {
-    const { body } = await reload(corral, `${limits}limits: { n: ${1 + (round % 2)} }\n`)
+    const { body } = await reload(`${limits}limits: { n: ${1 + (round % 2)} }\n`)
     t.equal(body.applied?.length, 1)
   }
   const other = limits.replace('1024', '512')
-  await reload(corral, other)
-  const late = answered(corral)
+  await reload(other)
+  const late = answered()
   for (const events of await Promise.all(streams)) t.match(events.at(-1), { done: true, eval_count: 150 })
   t.match(await late, { done: true })
-  const after = pidsByModel(corral)
+  const after = pidsByModel()
   t.equal(after[second], before[second], 'the untouched one')
   t.not(after[DEMO], before[DEMO], 'the one with other settings')
-  const running = (await corral.json('/api/ps', undefined, { local: true })).body.models
-  const loaded = running.find(({ name }: { name: string }) => name === DEMO)
-  t.match(loaded, { context_length: 512 })
-})
-
-t.test('a reload applies keys, origins and hosts', async t => {
-  const corral = await startCorral(t, { config: 'security: { api_keys: [first-key-of-the-list, second-key] }\n' })
-  const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
-  // The stream may end before the reload has answered, so it is awaited from the start.
-  const stream = corral.events('/api/chat', endless(DEMO), as('second-key')).catch(error => [{ error: String(error) }])
-  await until(
-    'it runs',
-    async () => (await corral.json('/api/ps', undefined, { local: true })).body.models?.length === 1
+  const running = await loaded()
+  t.match(
+    running.find(({ name }: { name: string }) => name === DEMO),
+    { context_length: 512 }
   )
-  const { body } = await reload(
-    corral,
-    'security: { api_keys: [third-key-of-the-list], origins: ["https://a.example"], hosts: [b.example] }\n'
-  )
-  t.strictSame(body.applied.at(-1), { setting: 'security.api_keys', secret: true }, 'no key is shown')
-  t.notMatch(JSON.stringify(body), /third-key/)
-  t.notMatch(corral.log(), /third-key|second-key/)
-  t.match((await stream).at(-1), { error: /removed from the configuration|terminated/ }, 'its answers end')
-  t.equal((await corral.send('/api/tags', undefined, as('second-key'))).status, 401)
-  t.equal((await corral.send('/api/tags', undefined, as('third-key-of-the-list'))).status, 200)
-  const origin = (name: string) => ({ headers: { ...as('third-key-of-the-list').headers, origin: name } })
-  t.equal((await corral.send('/api/tags', undefined, origin('https://a.example'))).status, 200)
-  t.equal((await corral.send('/api/tags', undefined, origin('https://c.example'))).status, 403)
-
-  await reload(corral, '')
-  t.equal((await corral.send('/api/tags')).status, 401, 'a key is still required')
-  const wrong = await reload(corral, 'security: { trusted_proxies: ["300.1"] }\nlimits: { n: 1 }\n')
-  t.match(wrong, { status: 409, body: { code: 'invalid_config', error: /trusted_proxies/ } })
-  const many = { ...chat, n: 2, max_tokens: 1 }
-  t.equal((await corral.json('/v1/chat/completions', many, { local: true })).status, 200, 'none of it applies')
+  await corral.json('/api/delete', { model: second }, { method: 'DELETE', local: true })
 })
 
 t.test('a reload applies aliases, keep_alive, memory and log levels', async t => {
-  const corral = await startCorral(t)
+  await reload('')
   await corral.json('/api/load', { model: DEMO }, { local: true })
-  const before = pidsByModel(corral)
+  const before = pidsByModel()
   t.equal((await corral.json('/api/chat', { ...chat, model: 'my/helper' })).status, 404)
   t.notMatch(corral.log(), /"level":20/)
   const { body } = await reload(
-    corral,
     `log_level: debug\nmodels: { corral/tiny-chat: { aliases: [my/helper], keep_alive: 1h } }\n`
   )
   t.equal(body.applied.length, 3)
   t.equal((await corral.json('/api/chat', { ...chat, model: 'my/helper' })).status, 200)
   await until('debug messages are logged', () => /"level":20/.test(corral.log()))
-  t.same(pidsByModel(corral), before, 'neither needs another engine')
-  const [{ expires_at }] = (await corral.json('/api/ps', undefined, { local: true })).body.models
+  t.same(pidsByModel(), before, 'neither needs another engine')
+  const [{ expires_at }] = await loaded()
   t.ok(Date.parse(expires_at) - Date.now() > 3_000_000, 'an hour')
 
-  await reload(corral, 'scheduler: { memory: 1MiB }\n')
+  await reload('scheduler: { memory: 1MiB }\n')
   await until('models over the budget are unloaded', () => corral.enginePids().length === 0)
-  t.match(await answered(corral), { code: 'insufficient_memory' })
-  await reload(corral, 'models: { corral/tiny-chat: { preload: true } }\n')
-  await until('it is loaded in advance', () => DEMO in pidsByModel(corral))
-  t.match(await answered(corral), { done: true })
+  t.match(await answered(), { code: 'insufficient_memory' })
+  await reload('models: { corral/tiny-chat: { preload: true } }\n')
+  await until('it is loaded in advance', () => DEMO in pidsByModel())
+  t.match(await answered(), { done: true })
 })
 
 t.test('a model whose settings change during its load is loaded with the new ones', thorough, async t => {
-  const corral = await startCorral(t)
-  const answer = answered(corral)
-  await until('it loads', () => /loading corral\/tiny-chat/.test(corral.log()))
-  await reload(corral, 'defaults: { num_ctx: 1024 }\n')
+  const fresh = await startCorral(t)
+  const answer = answered(fresh)
+  await until('it loads', () => /loading corral\/tiny-chat/.test(fresh.log()))
+  await fresh.reload('defaults: { num_ctx: 1024 }\n')
   t.match(await answer, { done: true })
-  t.match((await corral.json('/api/ps')).body.models, [{ context_length: 1024 }])
+  t.match((await fresh.json('/api/ps')).body.models, [{ context_length: 1024 }])
+})
+
+t.test('the default model answers only requests that name no model', async t => {
+  await reload('defaults: { max_tokens: 3, temperature: 0 }\n')
+  const messages = [CAPITAL_QUESTION]
+  const requests: [path: string, body: object][] = [
+    ['/v1/chat/completions', { messages }],
+    ['/v1/chat/completions', { messages, model: null }],
+    ['/v1/completions', { prompt: 'Paris' }],
+    ['/v1/responses', { input: 'Paris' }],
+    ['/completion', { prompt: 'Paris' }],
+    ['/tokenize', { content: 'Paris' }]
+  ]
+  for (const [path, body] of requests) t.equal((await corral.send(path, body)).status, 400, `${path} without one`)
+  await reload('defaults: { max_tokens: 3, temperature: 0 }\ndefault_model: corral/tiny-chat\n')
+  for (const [path, body] of requests) t.equal((await corral.send(path, body)).status, 200, `${path} with one`)
+  const { body } = await corral.json('/v1/chat/completions', { messages })
+  t.equal(body.model, DEMO, 'the answer names the model')
+  const missing = await corral.json('/v1/chat/completions', { messages, model: 'gpt-4o' })
+  t.match(missing, { status: 404, body: { error: { code: 'model_not_found' } } })
+  t.equal((await corral.send('/v1/chat/completions', { messages, model: '' })).status, 400, 'a name is required')
 })
 
 t.test('outside plugins take, refuse or fail on new options', async t => {
@@ -295,23 +290,30 @@ t.test('built-in plugins reload every setting except those marked for a restart 
   }
 })
 
-t.test('the default model answers only requests that name no model', async t => {
-  const corral = await startCorral(t, { config: 'defaults: { max_tokens: 3, temperature: 0 }\n' })
-  const messages = [CAPITAL_QUESTION]
-  const requests: [path: string, body: object][] = [
-    ['/v1/chat/completions', { messages }],
-    ['/v1/chat/completions', { messages, model: null }],
-    ['/v1/completions', { prompt: 'Paris' }],
-    ['/v1/responses', { input: 'Paris' }],
-    ['/completion', { prompt: 'Paris' }],
-    ['/tokenize', { content: 'Paris' }]
-  ]
-  for (const [path, body] of requests) t.equal((await corral.send(path, body)).status, 400, `${path} without one`)
-  await reload(corral, 'defaults: { max_tokens: 3, temperature: 0 }\ndefault_model: corral/tiny-chat\n')
-  for (const [path, body] of requests) t.equal((await corral.send(path, body)).status, 200, `${path} with one`)
-  const { body } = await corral.json('/v1/chat/completions', { messages })
-  t.equal(body.model, DEMO, 'the answer names the model')
-  const missing = await corral.json('/v1/chat/completions', { messages, model: 'gpt-4o' })
-  t.match(missing, { status: 404, body: { error: { code: 'model_not_found' } } })
-  t.equal((await corral.send('/v1/chat/completions', { messages, model: '' })).status, 400, 'a name is required')
+// This test comes last, because every request needs a key once there is one.
+t.test('a reload applies keys, origins and hosts', async t => {
+  await reload('security: { api_keys: [first-key-of-the-list, second-key] }\n')
+  const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
+  // The stream may end before the reload has answered, so it is awaited from the start.
+  const stream = corral.events('/api/chat', endless(DEMO), as('second-key')).catch(error => [{ error: String(error) }])
+  await until('it runs', async () => (await loaded())[0]?.running === 1)
+  const { body } = await reload(
+    'security: { api_keys: [third-key-of-the-list], origins: ["https://a.example"], hosts: [b.example] }\n'
+  )
+  t.strictSame(body.applied.at(-1), { setting: 'security.api_keys', secret: true }, 'no key is shown')
+  t.notMatch(JSON.stringify(body), /third-key/)
+  t.notMatch(corral.log(), /third-key|second-key/)
+  t.match((await stream).at(-1), { error: /removed from the configuration|terminated/ }, 'its answers end')
+  t.equal((await corral.send('/api/tags', undefined, as('second-key'))).status, 401)
+  t.equal((await corral.send('/api/tags', undefined, as('third-key-of-the-list'))).status, 200)
+  const origin = (name: string) => ({ headers: { ...as('third-key-of-the-list').headers, origin: name } })
+  t.equal((await corral.send('/api/tags', undefined, origin('https://a.example'))).status, 200)
+  t.equal((await corral.send('/api/tags', undefined, origin('https://c.example'))).status, 403)
+
+  await reload('')
+  t.equal((await corral.send('/api/tags')).status, 401, 'a key is still required')
+  const wrong = await reload('security: { trusted_proxies: ["300.1"] }\nlimits: { n: 1 }\n')
+  t.match(wrong, { status: 409, body: { code: 'invalid_config', error: /trusted_proxies/ } })
+  const many = { ...chat, n: 2, max_tokens: 1 }
+  t.equal((await corral.json('/v1/chat/completions', many, { local: true })).status, 200, 'none of it applies')
 })

@@ -1,26 +1,27 @@
 import { join } from 'node:path'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import { writeModelCopy } from '../long/support.ts'
-import { begin, CAPITAL_ANSWER, type Corral, capital, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { begin, CAPITAL_ANSWER, capital, DEMO, endless, startCorral, until } from '../support/corral.ts'
 
 const OTHER = 'test/other'
 
-/** A server with the demo model under two names. */
-async function withTwoModels(t: Test, config: string): Promise<Corral> {
-  const corral = await startCorral(t, { config })
-  const path = join(corral.home, 'other.gguf')
-  writeModelCopy(path, 1)
-  t.equal((await corral.json('/api/import', { model: OTHER, path })).status, 200)
-  return corral
-}
+/** A server with the demo model under two names. All tests share it, and reload it with their settings. */
+const corral = await startCorral(t)
+const path = join(corral.home, 'other.gguf')
+writeModelCopy(path, 1)
+t.equal((await corral.json('/api/import', { model: OTHER, path })).status, 200)
 
-async function findState(corral: Corral, model: string): Promise<any> {
+t.afterEach(async () => {
+  for (const model of [DEMO, OTHER]) await corral.json('/api/stop', { model })
+})
+
+async function findState(model: string): Promise<any> {
   const { models, loading } = (await corral.json('/api/ps')).body
   return [...models, ...loading].find(entry => entry.model === model)
 }
 
 t.test('a model that cannot fit is refused immediately with the numbers and advice', async t => {
-  const corral = await startCorral(t, { config: 'scheduler:\n  memory: 70MiB\n' })
+  await corral.reload('scheduler: { memory: 70MiB }')
   for (const path of ['/api/chat', '/v1/chat/completions']) {
     const { status, body } = await corral.json(path, capital(DEMO))
     t.equal(status, 503)
@@ -38,9 +39,9 @@ t.test('preload, pin and groups decide which models stay loaded', async t => {
   ${OTHER}: {groups: [Large]}
   test/absent: {preload: true}
 `
-  const corral = await withTwoModels(t, config)
+  await corral.reload(config)
   const loaded = await until('it is loaded without a request', async () => {
-    const state = await findState(corral, DEMO)
+    const state = await findState(DEMO)
     return state?.expires_at ? state : undefined
   })
   t.match(loaded.expires_at, /^2999/)
@@ -53,7 +54,7 @@ t.test('preload, pin and groups decide which models stay loaded', async t => {
 })
 
 t.test('a request waiting for memory names the model in its way, and running answers finish', async t => {
-  const corral = await withTwoModels(t, 'scheduler:\n  max_loaded_models: 1\n  fair_wait: 100ms\n  room_timeout: 2s\n')
+  await corral.reload('scheduler: { max_loaded_models: 1, fair_wait: 100ms, room_timeout: 2s }')
   const running = await begin(corral, '/api/chat', endless(DEMO))
   const late = await corral.json('/api/chat', capital(OTHER))
   t.equal(late.status, 503)
@@ -62,18 +63,18 @@ t.test('a request waiting for memory names the model in its way, and running ans
     error: /No room for model "test\/other" became free within 2.0 s.*"corral\/tiny-chat".*1 running/
   })
   const given = corral.events('/api/load', { model: OTHER, stream: true })
-  await until('it waits', async () => (await findState(corral, OTHER))?.state === 'waiting')
+  await until('it waits', async () => (await findState(OTHER))?.state === 'waiting')
   await corral.json('/api/stop', { model: OTHER })
   const failure = { done: true, done_reason: 'error', code: 'model_stopped', errorCode: 503, status: /^error: / }
   t.match((await given).at(-1), { model: OTHER, ...failure })
   const events = corral.events('/api/load', { model: OTHER, stream: true })
   const waiting = await until('it waits', async () => {
-    const state = await findState(corral, OTHER)
+    const state = await findState(OTHER)
     return state?.state === 'waiting' ? state : undefined
   })
   t.match(waiting, { status: `waiting for memory used by ${DEMO}`, queued: 1 })
   const behind = corral.json('/api/chat', capital(DEMO))
-  t.equal((await findState(corral, DEMO)).running, 1, 'it still runs')
+  t.equal((await findState(DEMO)).running, 1, 'it still runs')
   await running.leave()
   const statuses = (await events).map(event => event.status)
   t.ok(statuses.includes(`waiting for memory used by ${DEMO}`), JSON.stringify(statuses))
@@ -82,11 +83,11 @@ t.test('a request waiting for memory names the model in its way, and running ans
 })
 
 t.test('max_concurrent limits parallel answers', async t => {
-  const corral = await startCorral(t, { config: `models:\n  ${DEMO}: {max_concurrent: 1}\n` })
+  await corral.reload(`models:\n  ${DEMO}: {max_concurrent: 1}\n`)
   const running = await begin(corral, '/api/chat', endless(DEMO))
   const second = corral.json('/api/chat', capital(DEMO))
   const state = await until('the second request waits', async () => {
-    const state = await findState(corral, DEMO)
+    const state = await findState(DEMO)
     return state.queued === 1 ? state : undefined
   })
   t.equal(state.running, 1)

@@ -2,17 +2,9 @@ import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
-import {
-  CAPITAL_ANSWER,
-  type Corral,
-  capital,
-  DEMO,
-  lastEvent,
-  newFolder,
-  startCorral,
-  until
-} from '../support/corral.ts'
+import { CAPITAL_ANSWER, type Corral, capital, DEMO, lastEvent, startCorral, until } from '../support/corral.ts'
 import { refusedWith } from '../support/failure.ts'
+import { newFolder } from '../support/folder.ts'
 import { archiveName, BAD_SERVERS, engineArchive, releaseFiles } from '../support/release-archives.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../support/release-server.ts'
 import { thorough } from '../support/thorough.ts'

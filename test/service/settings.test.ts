@@ -2,22 +2,14 @@ import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false }
+/** Tests of settings that need no restart share this server. */
+const corral = await startCorral(t)
 
 t.test("a model's section overrides the defaults, and a request overrides both, on both APIs", async t => {
-  const corral = await startCorral(t, {
-    config: `
-defaults:
-  temperature: 0
-  max_tokens: 3
-models:
-  Corral/Tiny-Chat:
-    keep_alive: 1h
-    options:
-      max_tokens: 5
-      num_ctx: 512
-      num_parallel: 2
-`
-  })
+  const options = '{ max_tokens: 5, num_ctx: 512, num_parallel: 2 }'
+  await corral.reload(
+    `defaults: { temperature: 0, max_tokens: 3 }\nmodels: { Corral/Tiny-Chat: { keep_alive: 1h, options: ${options} } }`
+  )
   const native = async (options: object) => (await corral.json('/api/chat', { ...chat, options })).body
   t.match(await native({}), { eval_count: 5, done_reason: 'length' }, 'the model’s section')
   t.match(await native({ max_tokens: 4 }), { eval_count: 4 }, 'the request')
@@ -34,19 +26,19 @@ models:
 })
 
 t.test('keep_alive unloads an idle model, pin keeps it, and num_ctx is clamped to the trained context', async t => {
-  const idle = await startCorral(t, { config: 'scheduler:\n  keep_alive: 300ms\n' })
-  await idle.json('/api/chat', chat)
-  await until('it is unloaded', async () => (await idle.json('/api/ps')).body.models.length === 0)
-  await until('its process has ended', () => idle.enginePids().length === 0)
+  await corral.reload('scheduler: { keep_alive: 300ms }')
+  await corral.json('/api/chat', chat)
+  await until('it is unloaded', async () => (await corral.json('/api/ps')).body.models.length === 0)
+  await until('its process has ended', () => corral.enginePids().length === 0)
 
-  const pinned = await startCorral(t, { config: `models:\n  ${DEMO}:\n    pin: true\n` })
-  await pinned.json('/api/chat', { ...chat, keep_alive: 0 })
-  const [running] = (await pinned.json('/api/ps')).body.models
+  await corral.reload(`models: { ${DEMO}: { pin: true } }`)
+  await corral.json('/api/chat', { ...chat, keep_alive: 0 })
+  const [running] = (await corral.json('/api/ps')).body.models
   t.equal(running.expires_at, '2999-12-31T23:59:59.000Z')
 
-  await pinned.json('/api/load', { model: DEMO, options: { num_ctx: 100_000, num_parallel: 1 } })
-  t.equal((await pinned.json('/api/ps')).body.models[0].context_length, 32_768, 'no more than its training context')
-  t.match(pinned.log(), /"requested":100000,"effective":32768/, 'the log says so too')
+  await corral.json('/api/load', { model: DEMO, options: { num_ctx: 100_000, num_parallel: 1 } })
+  t.equal((await corral.json('/api/ps')).body.models[0].context_length, 32_768, 'no more than its training context')
+  t.match(corral.log(), /"requested":100000,"effective":32768/, 'the log says so too')
 })
 
 t.test(

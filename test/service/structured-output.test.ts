@@ -2,6 +2,7 @@ import { Ajv2020 } from 'ajv/dist/2020.js'
 import t from 'tap'
 import { DEMO, startCorral } from '../support/corral.ts'
 import { readCases, readFixture } from '../support/fixture.ts'
+import { sample } from '../support/thorough.ts'
 
 const corral = await startCorral(t)
 const ajv = new Ajv2020({ strict: false, validateFormats: false })
@@ -21,7 +22,7 @@ t.test('a JSON schema makes every answer valid', async t => {
   await Promise.all(
     Object.entries({ ...schemas, 'a thousand names': object({ name: names }) }).map(async ([name, format]) => {
       const isValid = ajv.compile(format)
-      for (const [seed, question] of questions.entries()) {
+      for (const [seed, question] of sample([...questions.entries()], 2)) {
         const options = { seed, temperature: seed * 0.6, max_tokens: 1000 }
         const asks = [
           ['/api/chat', { messages: [{ role: 'user', content: question }], format }],

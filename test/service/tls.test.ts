@@ -14,10 +14,10 @@ import {
   endless,
   endlessHosted,
   joined,
-  newFolder,
   startCorral,
   until
 } from '../support/corral.ts'
+import { newFolder } from '../support/folder.ts'
 import { localhostCertificate } from '../support/localhost-certificate.ts'
 import { makeCertificate, whyNoCertificates } from '../support/make-certificate.ts'
 import { thorough } from '../support/thorough.ts'

@@ -1,11 +1,10 @@
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
 import { SseParser } from '../../core/answers/openai-events.ts'
 import { within, writeModelCopy } from '../long/support.ts'
 import { CAPITAL_QUESTION, type Corral, startCorral, until } from './corral.ts'
+import { newFolder } from './folder.ts'
 import { pick, randomNumbers } from './random.ts'
 
 const MODELS = ['budget/one', 'budget/two', 'budget/three']
@@ -123,8 +122,7 @@ async function needOfOne(t: Test, home: string): Promise<number> {
  */
 export async function memoryChurn(t: Test, minutes: number, seed: number): Promise<ChurnFigures> {
   t.comment(`seed ${seed}`)
-  const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(home, { recursive: true, force: true }))
+  const home = newFolder(t)
   const need = await needOfOne(t, home)
   const budget = Math.round(need * 2.5)
   const config = `scheduler:\n  memory: ${budget}\n  max_loaded_models: 10\n  fair_wait: ${FAIR_WAIT}ms\n`

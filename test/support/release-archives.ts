@@ -46,7 +46,7 @@ export async function engineArchive(
     const onWriteEntry = (entry: { path: string }) => {
       entry.path = rename(entry.path)
     }
-    await tar.c({ gzip: { level: 1 }, cwd: folder, file: join(folder, 'a.tgz'), onWriteEntry }, [`llama-${tag}`])
+    await tar.c({ gzip: { level: 0 }, cwd: folder, file: join(folder, 'a.tgz'), onWriteEntry }, [`llama-${tag}`])
     return readFileSync(join(folder, 'a.tgz'))
   } finally {
     rmSync(folder, { recursive: true, force: true })

@@ -1,8 +1,8 @@
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { chmodSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { engineBuildFolder } from './engine-build.ts'
+import { newFolder } from './folder.ts'
 
 /**
  * The real llama-server, except for two KV cache types: with one it never becomes ready, with the other it fails to
@@ -13,8 +13,7 @@ export const FAILS_TO_LOAD = { cache_type_k: 'q5_1' }
 
 /** A folder for CORRAL_LLAMA_CPP in which loads can be made to hang or fail. */
 export function scriptedBuild(t: Pick<Test, 'teardown'>): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   const script = join(folder, 'llama-server')
   writeFileSync(
     script,

@@ -30,14 +30,6 @@ export interface LineLogLimits {
   maxFiles: number
 }
 
-interface OpenFile {
-  handle: FileHandle
-  ino: number
-  size: number
-  /** When the first line was written, in milliseconds since the epoch. */
-  began: number
-}
-
 export class LineLog {
   readonly #folder: string
   readonly #path: string
@@ -48,7 +40,6 @@ export class LineLog {
   #length = 0
   /** Lines dropped because too many were waiting. */
   #lost = 0
-  #file: OpenFile | undefined
   #timer: NodeJS.Timeout | undefined
   #working: Promise<void> = Promise.resolve()
   #fault = ''
@@ -103,8 +94,9 @@ export class LineLog {
   /** Starts a new file if the current one is too old, and deletes expired files. */
   tidy(): Promise<void> {
     return this.#inTurn(async () => {
-      this.#file ??= await this.#open()
-      if (Date.now() - this.#file.began >= DAY) await this.#rotate()
+      const { handle, began } = await this.#open()
+      await handle.close()
+      if (Date.now() - began >= DAY) await this.#rotate()
       await this.#prune()
     })
   }
@@ -117,7 +109,6 @@ export class LineLog {
     this.#closed = true
     const lost = this.#lost + this.#waiting.length
     if (lost > 0) this.#log.error(`${lostText(lost)}: ${this.#path} cannot be written (${this.#fault}).`)
-    await this.#release()
   }
 
   async files(): Promise<string[]> {
@@ -147,20 +138,21 @@ export class LineLog {
 
   async #write(): Promise<void> {
     if (this.#waiting.length === 0 && this.#lost === 0) return
-    const file = await this.#opened()
     // More lines may arrive during the write.
     const lines = [...this.#waiting]
     const lost = this.#lost
-    const text = [...lines, ...(lost > 0 ? [this.#lossLine(lost)] : []), ''].join('\n')
-    const bytes = Buffer.from(text)
+    const text = Buffer.from([...lines, ...(lost > 0 ? [this.#lossLine(lost)] : []), ''].join('\n'))
+    // Opened each time, because someone may have moved or removed it.
+    const { handle, began, size } = await this.#open()
     try {
-      await file.handle.appendFile(bytes)
+      await handle.appendFile(text)
     } catch (error) {
       // The write may have been partial. Remove it, since the same lines are written again.
-      await file.handle.truncate(file.size).catch(() => this.#release())
+      await handle.truncate(size).catch(() => undefined)
       throw error
+    } finally {
+      await handle.close()
     }
-    file.size += bytes.length
     this.#waiting = this.#waiting.slice(lines.length)
     this.#length -= lines.reduce((sum, line) => sum + line.length, 0)
     this.#lost -= lost
@@ -168,24 +160,14 @@ export class LineLog {
       this.#fault = ''
       this.#log.info(`${this.#path} can be written again; ${lostText(lost)}.`)
     }
-    if (file.size >= this.#limits.maxSize || Date.now() - file.began >= DAY) {
+    if (size + text.length >= this.#limits.maxSize || Date.now() - began >= DAY) {
       await this.#rotate()
       await this.#prune()
     }
   }
 
-  /** Returns the open file, and reopens it if it was moved or removed. */
-  async #opened(): Promise<OpenFile> {
-    if (this.#file) {
-      const found = await stat(this.#path).catch(() => undefined)
-      if (found?.ino === this.#file.ino) return this.#file
-      await this.#release()
-    }
-    this.#file = await this.#open()
-    return this.#file
-  }
-
-  async #open(): Promise<OpenFile> {
+  /** Opens the file. `began` is when its first line was written, in milliseconds since the epoch. */
+  async #open(): Promise<{ handle: FileHandle; size: number; began: number }> {
     await mkdir(this.#folder, { recursive: true, mode: 0o700 })
     const { O_RDWR, O_APPEND, O_CREAT, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = constants
     const handle = await open(this.#path, O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0o600)
@@ -193,15 +175,15 @@ export class LineLog {
       const found = await handle.stat()
       if (!found.isFile()) throw new Error('it is not a regular file')
       await handle.chmod(0o600)
-      const { ino, size, birthtimeMs, mtimeMs } = found
-      if (size === 0) return { handle, ino, size, began: Date.now() }
+      const { size, birthtimeMs, mtimeMs } = found
+      if (size === 0) return { handle, size, began: Date.now() }
       // Some file systems do not record when a file was created.
-      const file = { handle, ino, size, began: birthtimeMs > 0 ? birthtimeMs : mtimeMs }
+      const began = birthtimeMs > 0 ? birthtimeMs : mtimeMs
       const { buffer } = await handle.read(Buffer.alloc(1), 0, 1, size - 1)
-      if (buffer[0] === 10) return file
+      if (buffer[0] === 10) return { handle, size, began }
       // A crash truncated the last line.
       await handle.write('\n')
-      return { ...file, size: size + 1 }
+      return { handle, size: size + 1, began }
     } catch (error) {
       await handle.close()
       throw error
@@ -209,8 +191,6 @@ export class LineLog {
   }
 
   async #rotate(): Promise<void> {
-    if (!this.#file || this.#file.size === 0) return
-    await this.#release()
     const taken = new Set(await this.#full())
     // Names sort by time, and two files may fill up within one millisecond.
     let at = Date.now()
@@ -233,11 +213,5 @@ export class LineLog {
   async #full(): Promise<string[]> {
     const files = await readdir(this.#folder).catch(() => [])
     return files.filter(file => file.startsWith(`${NAME}-`) && file.endsWith('.jsonl')).sort()
-  }
-
-  async #release(): Promise<void> {
-    const file = this.#file
-    this.#file = undefined
-    await file?.handle.close()
   }
 }

@@ -1,8 +1,6 @@
 import { hash } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
-import { type FSWatcher, watch } from 'node:fs'
 import type { ServerResponse } from 'node:http'
-import { basename, dirname } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Caller, keylessCaller } from '../../../core/contracts/callers.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
@@ -10,10 +8,8 @@ import { OpenSet } from '../../../core/system/open-tables.ts'
 import { type KeyEntry, keyFileMark, matchesSecret, parseKey, readKeys } from './key-file.ts'
 import { partsOf } from './key-limits.ts'
 
-/** Milliseconds between checks for expired keys, and of the file if the system does not report changes. */
-const POLL_INTERVAL_MS = 250
-/** Interval for checking the file if the system reports changes. It misses some, for example over a network. */
-const WATCHED_INTERVAL = 2000
+/** Milliseconds between checks for expired keys and for changes of the file. */
+const CHECK_INTERVAL_MS = 1000
 /** How long answers to a revoked key may take to report the error before they are disconnected, in milliseconds. */
 const REVOCATION_GRACE_MS = 400
 
@@ -59,8 +55,6 @@ export async function openKeyStore(
   /** Mark of the file when it was read last. */
   let seen = ''
   let fault = ''
-  /** Runs only while some keys expire, since it wakes an idle server. */
-  let ends: NodeJS.Timeout | undefined
 
   async function look(): Promise<void> {
     // Taken before reading, so that the next check notices a change during the read.
@@ -81,10 +75,6 @@ export async function openKeyStore(
       })
     )
     byDigest = indexOf(own)
-    clearInterval(ends)
-    if ([...stored.values()].some(({ end }) => end !== Number.POSITIVE_INFINITY)) {
-      ends = setInterval(endExpired, POLL_INTERVAL_MS).unref()
-    }
     for (const [id, { caller }] of stored)
       if (!isFirst && !before.has(id)) changed('key_created', caller.name, caller.owner)
     for (const [id, key] of before) {
@@ -112,11 +102,10 @@ export async function openKeyStore(
     return waiting
   }
 
-  function endExpired(): void {
+  const checks = setInterval(() => {
     for (const key of stored.values()) if (key.end <= Date.now()) key.revoke(expiredKey(key))
-  }
-  const watcher = watchFile(path, () => void refresh())
-  const looks = setInterval(() => void refresh(), watcher ? WATCHED_INTERVAL : POLL_INTERVAL_MS).unref()
+    void refresh()
+  }, CHECK_INTERVAL_MS).unref()
 
   function findStored({ id, secret }: { id: string; secret: string }, digest: string): StoredKey | undefined {
     const key = stored.get(id)
@@ -178,12 +167,7 @@ export async function openKeyStore(
       return own.some(key => !before.includes(key))
     },
     refresh,
-    close(): void {
-      clearInterval(looks)
-      watcher?.close()
-      // A running reload may start it again.
-      void latest.then(() => clearInterval(ends))
-    }
+    close: () => clearInterval(checks)
   }
 }
 
@@ -264,18 +248,4 @@ const expiredKey = ({ caller, entry }: StoredKey) => endedKey(caller.name, `vali
 function endedKey(name: string, how: string): CorralError {
   const message = `The API key "${name}" was ${how}. Ask the admin of this server for a new one (corral key create, corral key rotate).`
   return new CorralError('unauthorized', message)
-}
-
-/** Watches the file if the system can. Otherwise the interval has to do. */
-function watchFile(path: string, changed: () => void): FSWatcher | undefined {
-  try {
-    const name = basename(path)
-    // Watch the folder, because the file is replaced on each change.
-    const watcher = watch(dirname(path), { persistent: false }, (_event, file) => {
-      if (file === null || file === name) changed()
-    })
-    return watcher.on('error', () => watcher.close())
-  } catch {
-    return undefined
-  }
 }

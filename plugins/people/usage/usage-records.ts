@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { type FileHandle, mkdir, open, readFile, rm } from 'node:fs/promises'
+import { appendFile, mkdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
@@ -30,7 +30,6 @@ interface DayRecords {
   unsaved: Sums
   /** Bytes appended since the file was last rewritten. */
   appended: number
-  file?: FileHandle | undefined
 }
 
 const DAY = 86_400_000
@@ -158,7 +157,6 @@ export class UsageRecords {
   async close(): Promise<void> {
     await this.flush()
     clearTimeout(this.#timer)
-    for (const day of this.#days.values()) await closeFile(day)
   }
 
   async forget(): Promise<void> {
@@ -221,10 +219,7 @@ export class UsageRecords {
         else await this.#append(day, batch)
         if (this.#fault) this.#log.info('Usage can be written again.')
         this.#fault = ''
-        if (day !== this.#today && day.unsaved.rows().next().done) {
-          this.#days.delete(day.date)
-          await closeFile(day)
-        }
+        if (day !== this.#today && day.unsaved.rows().next().done) this.#days.delete(day.date)
       } catch (error) {
         for (const row of batch) day.unsaved.add(row, row.model, row)
         this.#complain(error)
@@ -236,14 +231,8 @@ export class UsageRecords {
   async #append(day: DayRecords, batch: readonly UsageRow[]): Promise<void> {
     // Starts with a line break, to end a truncated line.
     const text = `\n${JSON.stringify(batch.map(shortRow))}`
-    // The file stays open: opening it would take most of the time of a batch. It has no links left if it was deleted or
-    // replaced.
-    if (day.file && (await day.file.stat()).nlink === 0) await closeFile(day)
-    if (!day.file) {
-      await mkdir(this.#folder, { recursive: true, mode: 0o700 })
-      day.file = await open(this.#path(day.date), 'a', MODE.mode)
-    }
-    await day.file.appendFile(text)
+    await mkdir(this.#folder, { recursive: true, mode: 0o700 })
+    await appendFile(this.#path(day.date), text, MODE)
     day.appended += Buffer.byteLength(text)
   }
 
@@ -275,12 +264,6 @@ export class UsageRecords {
   #path(date: string): string {
     return join(this.#folder, `${date}.jsonl`)
   }
-}
-
-async function closeFile(day: DayRecords): Promise<void> {
-  const { file } = day
-  day.file = undefined
-  await file?.close()
 }
 
 function shortRow(row: UsageRow): Partial<UsageRow> {

@@ -82,23 +82,13 @@ const MAX_PAIRS = 1000
  */
 export class LabelValues {
   readonly #models = new Set<string>()
-  readonly #pairs = new Map<string, Set<string>>()
-  #count = 0
+  readonly #pairs = new Set<string>()
 
-  model(name: string): string {
-    if (this.#models.has(name)) return name
-    if (this.#models.size >= MAX_MODELS) return OTHER
-    this.#models.add(name)
-    return name
-  }
+  model = (name: string): string => (isAdmitted(this.#models, name, MAX_MODELS) ? name : OTHER)
 
   /** Returns the label of an existing key used with a model. @param model the result of `model`, or empty */
-  key(name: string, model: string): string {
-    const keys = this.#pairs.get(model) ?? new Set()
-    if (keys.has(name)) return name
-    if (this.#count >= MAX_PAIRS) return OTHER
-    this.#pairs.set(model, keys.add(name))
-    this.#count++
-    return name
-  }
+  key = (name: string, model: string): string => (isAdmitted(this.#pairs, `${model} ${name}`, MAX_PAIRS) ? name : OTHER)
 }
+
+const isAdmitted = (known: Set<string>, value: string, max: number) =>
+  known.has(value) || (known.size < max && known.add(value).has(value))

@@ -27,17 +27,17 @@ const cases = readFixture<{
   tools: Record<string, string>
 }>('compile-cases.yaml')
 
-t.test('parses build progress', async t => {
+t.test('a build from source reports its progress', async t => {
   for (const [line, fraction] of cases.progress) t.equal(buildFraction(line), fraction, line)
 })
 
-t.test('names the command that installs missing tools', async t => {
+t.test('a build from source names the command that installs missing tools', async t => {
   for (const { missing, platform, release = '', command } of cases.commands) {
     t.equal(installCommand(missing, platform, release), command, `${platform} ${release}`)
   }
 })
 
-t.test('chooses packages and parallelism', async t => {
+t.test('a build from source chooses packages and parallelism', async t => {
   for (const [kind, platform, arch, glibc, name] of cases.packages) {
     t.equal(prebuiltPackage(kind, platform, arch, glibc ?? undefined), name, `${kind} ${platform} ${arch} ${glibc}`)
   }
@@ -124,7 +124,7 @@ function sourceWith(
   return { directory, steps, reasons, trials, provide }
 }
 
-t.test('links only the programs against prebuilt libraries', async t => {
+t.test('a build from source links only the programs against prebuilt libraries', async t => {
   const tools = fakeTools(t)
   const { provide, directory, steps, trials } = sourceWith(tools)
   const candidate = (await provide())!
@@ -170,7 +170,7 @@ t.test('links only the programs against prebuilt libraries', async t => {
   )
 })
 
-t.test('compiles everything when prebuilt libraries cannot be used', async t => {
+t.test('a build from source compiles everything when prebuilt libraries cannot be used', async t => {
   const full = (options: Parameters<typeof sourceWith>[1], why: RegExp | undefined) => async (t: Test) => {
     const tools = fakeTools(t)
     const { provide, reasons, directory } = sourceWith(tools, options)
@@ -191,7 +191,7 @@ t.test('compiles everything when prebuilt libraries cannot be used', async t => 
     t.match(tools.calls().at(-2), /-DGGML_NATIVE=ON -DGGML_RPC=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF/)
     t.same(readdirSync(directory), ['source-v0.5.0-cpu'])
   }
-  t.test('if switched off', full({ prebuilt: false }, undefined))
+  t.test('everything is compiled if prebuilt libraries are switched off', full({ prebuilt: false }, undefined))
   t.test('if there is no package', full({ hardware: { ...plainMachine, glibc: undefined } }, undefined))
   t.test(
     'if the package has another release',
@@ -208,11 +208,11 @@ t.test('compiles everything when prebuilt libraries cannot be used', async t => 
   t.test('if the build fails verification', full({ trial: once }, /against the libraries.*answered nonsense/))
 })
 
-t.test('compiles GPU builds', thorough, async t => {
+t.test('a build from source compiles for GPUs', thorough, async t => {
   const nvcc = (version: string) => `#!/bin/sh\necho "Cuda compilation tools, release ${version}, V${version}.1"\n`
   const amd = { ...plainMachine, gpus: [{ ...H100, vendor: 'amd' as const, architecture: 'gfx1100' }] }
 
-  t.test('uses nvcc of the same version', async t => {
+  t.test('a build from source uses nvcc of the same version', async t => {
     const tools = fakeTools(t)
     writePrograms(tools.bin, { nvcc: nvcc('12.4') })
     const { provide } = sourceWith(tools, { runtime: cuda12, hardware: gpuMachine })
@@ -224,7 +224,7 @@ t.test('compiles GPU builds', thorough, async t => {
     t.match(other.reasons, [/CUDA 13 libraries libcudart\.so\.13, .*not installed/, /nvcc compiles for CUDA 12, not/])
   })
 
-  t.test("links to the toolkit's own libraries beside prebuilt ones", async t => {
+  t.test("a build from source links to the toolkit's own libraries beside prebuilt ones", async t => {
     const tools = fakeTools(t)
     const toolkit = join(tools.home, 'cuda')
     for (const version of [12, 13]) {
@@ -275,27 +275,27 @@ t.test('compiles GPU builds', thorough, async t => {
     t.match(tools.calls().at(-2), /-DGGML_HIP=ON -DGPU_TARGETS=gfx1100/)
   })
 
-  t.test('never compiles some kinds', async t => {
+  t.test('some kinds are never compiled', async t => {
     const { provide, reasons } = sourceWith(fakeTools(t), { runtime: sycl, hardware: gpuMachine })
     t.equal(await provide(), undefined)
     t.match(reasons, [/does not compile sycl builds for linux x64/])
   })
 })
 
-t.test('explains failures', async t => {
-  t.test('names missing tools', async t => {
+t.test('a build from source explains failures', async t => {
+  t.test('a build from source names missing tools', async t => {
     const { provide } = sourceWith(fakeTools(t, ['cmake', 'c++']))
     await t.rejects(provide(), {
       name: 'SourceUnavailable',
       message: /needs tools that are not installed: cmake, C\+\+ compiler/
     })
   })
-  t.test('names a missing registry', async t => {
+  t.test('a build from source names a missing registry', async t => {
     const { provide, directory } = sourceWith(fakeTools(t), { env: { NPM_CONFIG_FAULT: 'fail' } })
     await t.rejects(provide(), { name: 'SourceUnavailable', message: /npm failed with exit code 1.*npm error network/ })
     t.same(readdirSync(directory), ['work'])
   })
-  t.test('names missing routes', async t => {
+  t.test('a build from source names missing routes', async t => {
     const { provide, directory, reasons } = sourceWith(fakeTools(t), {
       env: { CMAKE_FAULT: 'fail full' },
       prebuilt: false
@@ -307,7 +307,7 @@ t.test('explains failures', async t => {
   })
 })
 
-t.test('reuses finished builds but not partial ones', async t => {
+t.test('a build from source reuses finished builds but not partial ones', async t => {
   const tools = fakeTools(t)
   await t.rejects(sourceWith(tools, { env: { CMAKE_FAULT: 'fail full' }, prebuilt: false }).provide())
   t.equal(tools.calls().filter(call => /^(npm|git)/.test(call)).length, 2)
@@ -333,7 +333,7 @@ t.test('an abort ends the compilers', async t => {
   t.same(readdirSync(directory), ['work'])
 })
 
-t.test('recovers from kill -9 during a build', async t => {
+t.test('a build from source recovers from kill -9 during a build', async t => {
   const tools = fakeTools(t)
   const directory = join(tools.home, 'runtimes')
   const module = (path: string) => JSON.stringify(pathToFileURL(join(packageRoot, 'dist', path)).href)
@@ -363,7 +363,7 @@ await compiledSource({
   t.same(called, ['cmake', 'cmake'])
 })
 
-t.test('fetches the converter without compiling', async t => {
+t.test('a build from source fetches the converter without compiling', async t => {
   const tools = fakeTools(t)
   const directory = join(tools.home, 'runtimes')
   const options = {

@@ -67,7 +67,7 @@ function finder(directory: string, url: string) {
   return createFindConverter({ directory, server, source })
 }
 
-t.test('fetches the converter of a downloaded release from the same release, once', async t => {
+t.test('the llama.cpp source fetches the converter of a downloaded release from the same release, once', async t => {
   const directory = join(t.testdir(), 'runtimes')
   const server = await serve(t, await sourceArchive(t))
   const find = finder(directory, server.url)
@@ -85,7 +85,7 @@ t.test('fetches the converter of a downloaded release from the same release, onc
   t.equal(server.paths.length, 2)
 })
 
-t.test('rejects an archive that is dangerous, damaged or missing', async t => {
+t.test('the llama.cpp source rejects an archive that is dangerous, damaged or missing', async t => {
   const { symlinkSync } = await import('node:fs')
   const link = await sourceArchive(t, folder => symlinkSync('../conversion', join(folder, 'gguf-py', 'link')))
   const cases: [string, Buffer | undefined, RegExp][] = [
@@ -104,7 +104,7 @@ t.test('rejects an archive that is dangerous, damaged or missing', async t => {
   }
 })
 
-t.test('finds the converter beside a build', async t => {
+t.test('the llama.cpp source finds the converter beside a build', async t => {
   const home = t.testdir()
   const find = finder(join(home, 'runtimes'), 'http://127.0.0.1:1')
   const checkout = join(home, 'llama.cpp')
@@ -117,7 +117,7 @@ t.test('finds the converter beside a build', async t => {
   t.same(await find(build(join(home, 'made'), { source: 'source', converter }), {}), converter)
 })
 
-t.test('uses the pinned converter for other builds and logs its version', async t => {
+t.test('the llama.cpp source uses the pinned converter for other builds and logs its version', async t => {
   const directory = join(t.testdir(), 'runtimes')
   // As an earlier fetch left it.
   const kept = join(directory, 'converter-no-such-package-0.0.0')

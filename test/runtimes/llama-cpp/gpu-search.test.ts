@@ -40,7 +40,7 @@ const gpus = (machine: Hardware = gpuMachine) => ({ hardware: hardwareService(ma
 const outcomes = (report: ReturnType<ReturnType<typeof runtimesWith>['report']>) =>
   report.attempts.map(({ runtime, source, outcome }) => `${runtime ?? 'any'} ${source} ${outcome}`)
 
-t.test('chooses a build on a machine with a GPU', async t => {
+t.test('the search chooses a build on a machine with a GPU', async t => {
   interface Case {
     what: string
     /** The servers of the kinds: all of `WORKS` by default. */
@@ -88,7 +88,7 @@ t.test('chooses a build on a machine with a GPU', async t => {
   }
 })
 
-t.test('reports which sources were tried for which kinds', async t => {
+t.test('the search reports which sources were tried for which kinds', async t => {
   const directory = t.testdir()
   const first = maker(directory, { 'cuda-13': CRASHES }, 'first')
   const second = maker(directory, { vulkan: WORKS.vulkan! }, 'second')
@@ -175,7 +175,7 @@ t.test('failures expire', async t => {
   t.notOk(isRecent({ at: '2026-11-21T01:00:00Z', machine: 'other' }, machine, now))
 })
 
-t.test('retries a failed build when there is nothing else', async t => {
+t.test('the search retries a failed build when there is nothing else', async t => {
   const directory = t.testdir()
   const servers: Record<string, string> = { 'cuda-13': LISTS_NOTHING }
   const { source, asked } = maker(directory, servers)

@@ -1,5 +1,4 @@
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import * as tar from 'tar'
@@ -12,6 +11,7 @@ import { builtInKinds } from '../../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../../runtimes/llama-cpp/ranking.ts'
 import { Releases } from '../../../runtimes/llama-cpp/sources/release.ts'
 import { verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
+import { newFolder } from '../../support/folder.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../../support/release-server.ts'
 import { buildOf } from '../llama-server/support.ts'
 import { fakeServer, hardwareService, memoryLog, writePrograms } from './fake-build.ts'
@@ -22,8 +22,7 @@ export const CPU = (tag: string) => `llama-${tag}-bin-ubuntu-x64.tar.gz`
 
 /** Makes a release's archive with a llama-server that only reports its version. */
 export async function archive(t: Test, tag: string, server = fakeServer()): Promise<Buffer> {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   writePrograms(join(folder, `llama-${tag}`), { 'llama-server': server })
   await tar.c({ gzip: true, cwd: folder, file: join(folder, 'x.tgz') }, [`llama-${tag}`])
   return readFileSync(join(folder, 'x.tgz'))

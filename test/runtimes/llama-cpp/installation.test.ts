@@ -17,7 +17,7 @@ import { writePrograms } from './fake-build.ts'
 import { archive, BROKEN, build, CPU, failure, record, world } from './installation-world.ts'
 import { machine } from './ranking/machines.ts'
 
-t.test('resolves a name to a build', async t => {
+t.test('corral resolves a name to a build', async t => {
   const records = [
     record('release-b9-cpu'),
     record('release-b1000-cpu'),
@@ -44,7 +44,7 @@ t.test('resolves a name to a build', async t => {
   t.equal(state({ failure }, { selected: 'a' }), 'failed')
 })
 
-t.test('stores the selection', async t => {
+t.test('corral stores the selection', async t => {
   const directory = t.testdir()
   t.same(new BuildsDirectory(directory).selection(), {})
   t.same(new BuildsDirectory(join(directory, 'nowhere')).selection(), {})
@@ -54,7 +54,7 @@ t.test('stores the selection', async t => {
   t.same(new BuildsDirectory(directory).selection(), {}, 'ignores a selection that was damaged by hand')
 })
 
-t.test('installs builds', async t => {
+t.test('corral installs builds', async t => {
   const { installation, directory, publish, server, lines } = await world(t)
   await publish('b100')
   await publish('b200')
@@ -132,7 +132,7 @@ t.test('two concurrent installations, and leftovers of a killed one', async t =>
   )
 })
 
-t.test('installs local archives', async t => {
+t.test('corral installs local archives', async t => {
   const { installation, directory, lines } = await world(t)
   const data = await archive(t, 'b300')
   const folder = join(directory, '..')
@@ -184,7 +184,7 @@ t.test('installs local archives', async t => {
   t.same(readdirSync(directory), [], 'neither leaves anything')
 })
 
-t.test('finds the model that needs a build', async t => {
+t.test('corral finds the model that needs a build', async t => {
   const records = [
     record('release-b1-cpu'),
     record('release-b1-vulkan', {}, { runtime: 'vulkan', kind: 'vulkan' }),
@@ -209,7 +209,7 @@ t.test('finds the model that needs a build', async t => {
   }
 })
 
-t.test('keeps a build that a model names', async t => {
+t.test('corral keeps a build that a model names', async t => {
   const models = () => ({ 'me/mine': { runtime: 'release-b100-cpu' } })
   const { installation, directory, publish } = await world(t, { models })
   for (const tag of ['b100', 'b200']) {
@@ -224,7 +224,7 @@ t.test('keeps a build that a model names', async t => {
   await installation.remove('release-b200-cpu')
 })
 
-t.test('uses and removes builds', async t => {
+t.test('corral uses and removes builds', async t => {
   const { deps, installation, directory, publish, using } = await world(t)
   await publish('b100')
   await publish('b200')
@@ -269,7 +269,7 @@ t.test('uses and removes builds', async t => {
   }
 })
 
-t.test('keeps stable and nightly releases apart', async t => {
+t.test('corral keeps stable and nightly releases apart', async t => {
   const { deps, installation, publish } = await world(t)
   const upgraded = async () => {
     const { changed, build } = await installation.upgrade({})
@@ -294,7 +294,7 @@ t.test('keeps stable and nightly releases apart', async t => {
   t.equal(deps.current()?.id, 'release-v0.9.5-cpu')
 })
 
-t.test('upgrades to newer releases only', async t => {
+t.test('corral upgrades to newer releases only', async t => {
   const w = await world(t)
   const { deps, installation, directory, publish } = w
   await publish('b100')

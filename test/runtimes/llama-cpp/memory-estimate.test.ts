@@ -25,7 +25,7 @@ function specFor(modelPath: string, more: Partial<LaunchSpec['options']> = {}, a
   } as unknown as LaunchSpec
 }
 
-t.test('parses the output of llama-fit-params', async t => {
+t.test('the memory estimate parses the output of llama-fit-params', async t => {
   const tables: [string[], ReturnType<typeof parseFitPrint>][] = [
     [['Host 3 6 5 '], { host: 14 * MIB }],
     [
@@ -44,7 +44,7 @@ t.test('parses the output of llama-fit-params', async t => {
   for (const [lines, expected] of tables) t.same(parseFitPrint(lines), expected, lines.join('|'))
 })
 
-t.test('passes on the flags that it shares with llama-server', async t => {
+t.test('the memory estimate passes on the flags that it shares with llama-server', async t => {
   const known = new Set(['--model', '--ctx-size', '--n-gpu-layers', '-ts', '--verbosity', '--override-kv'])
   const tables: [string, string][] = [
     ['--model /m.gguf --host /tmp/x.sock --alias a --ctx-size 4096', '--model /m.gguf --ctx-size 4096'],
@@ -56,7 +56,7 @@ t.test('passes on the flags that it shares with llama-server', async t => {
   for (const [list, expected] of tables) t.equal(sharedArguments(list.split(' '), known).join(' '), expected)
 })
 
-t.test('estimates with the real program', async t => {
+t.test('the memory estimate uses the real program', async t => {
   const executables = programsIn(engineBuildFolder())!
   const build = { id: 'x', digest: 'x', executables } as Build
   const demo = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')

@@ -22,7 +22,7 @@ const cases = readFixture<{
   dangerous: Entry[]
 }>('release-cases.yaml')
 
-t.test('reads release and kind from archive names', async t => {
+t.test('the archive reader reads release and kind from archive names', async t => {
   t.equal(releaseId('b11347', cuda12), 'release-b11347-cuda-12')
   t.equal(releaseTag('release-b11347-cuda-12'), 'b11347')
   t.equal(releaseTag('archive-b11347-cpu-1a2b3c4d'), 'b11347')
@@ -62,7 +62,7 @@ t.test('reads release and kind from archive names', async t => {
   }
 })
 
-t.test('rejects dangerous archive entries', async t => {
+t.test('the archive reader rejects dangerous archive entries', async t => {
   for (const list of ['safe', 'dangerous'] as const) {
     for (const [path, type, linkpath] of cases[list]) {
       const danger = findDanger({ path, type, linkpath })
@@ -71,7 +71,7 @@ t.test('rejects dangerous archive entries', async t => {
   }
 })
 
-t.test('unpacks zip archives', async t => {
+t.test('the archive reader unpacks zip archives', async t => {
   const folder = t.testdir()
   const inner = join(folder, 'out')
   mkdirSync(inner)

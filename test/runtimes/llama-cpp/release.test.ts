@@ -19,7 +19,7 @@ const CPU_NAME = 'llama-b10485-bin-ubuntu-x64.tar.gz'
 const LINUX = machine([])
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 
-t.test('chooses a release', async t => {
+t.test('the release source chooses a release', async t => {
   // A minus follows the name of a release without an archive for this machine.
   const release = (text: string, at: number): Release => {
     const tag_name = text.replace('-', '')
@@ -132,7 +132,7 @@ async function emulate(t: Test, files: ReleaseFile[]): Promise<ReleaseEmulator> 
   return server
 }
 
-t.test('finds, checks and unpacks a release', async t => {
+t.test('the release source finds, checks and unpacks a release', async t => {
   const archive = await makeArchive(t)
   const directory = join(t.testdir(), 'runtimes')
   const server = await emulate(t, [{ name: CPU_NAME, data: archive }])
@@ -201,7 +201,7 @@ t.test('puts the libraries of a CUDA build into its folder', async t => {
   t.same(readdirSync(fresh), [], 'without its libraries there is no build')
 })
 
-t.test('rejects defective archives', async t => {
+t.test('the release source rejects defective archives', async t => {
   const archive = await makeArchive(t)
   const climbing = await makeArchive(t, () => {}, {
     onWriteEntry(entry: { path: string }) {
@@ -240,7 +240,7 @@ t.test('rejects defective archives', async t => {
   }
 })
 
-t.test('resumes interrupted transfers', async t => {
+t.test('the release source resumes interrupted transfers', async t => {
   const archive = await makeArchive(t)
   const server = await emulate(t, [{ name: CPU_NAME, data: archive }])
   const toBytes = () => server.requests.filter(({ path }) => path.startsWith('/storage') && path.includes(CPU_NAME))
@@ -287,7 +287,7 @@ t.test('resumes interrupted transfers', async t => {
   t.equal(toBytes().length, 1, 'a missing file is not requested again')
 })
 
-t.test('reports unreachable servers', async t => {
+t.test('the release source reports unreachable servers', async t => {
   const directory = join(t.testdir(), 'runtimes')
   const server = await emulate(t, [])
   const reset = String(Math.floor(Date.now() / 1000) + 1800)
@@ -328,7 +328,7 @@ t.test('reports unreachable servers', async t => {
   t.notOk(existsSync(directory), 'nothing was started')
 })
 
-t.test('caches the file list for the ranking', async t => {
+t.test('the release source caches the file list for the ranking', async t => {
   const server = await emulate(t, [{ name: CPU_NAME, data: Buffer.from('x') }])
   const { releases } = from(server.url, t.testdir())
   const [first, second] = await Promise.all([releases.listing(), releases.listing()])

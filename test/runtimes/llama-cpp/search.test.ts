@@ -32,7 +32,7 @@ import {
 
 const options = { hardware: plainMachine }
 
-t.test('orders recorded builds by preference', t => {
+t.test('the search orders recorded builds by preference', t => {
   const record = (id: string, installed?: boolean) =>
     ({ build: { id }, ...(installed && { installed }) }) as BuildRecord
   const order = (...records: BuildRecord[]) => byPreference(records).map(({ build }) => build.id)
@@ -43,7 +43,7 @@ t.test('orders recorded builds by preference', t => {
   t.end()
 })
 
-t.test('parses the version output of llama-server', async t => {
+t.test('the search parses the version output of llama-server', async t => {
   const versions: [string, ReturnType<typeof parseVersion>][] = [
     [
       'version: 0.5.0-dev (build 1, commit de3ff81)',
@@ -61,7 +61,7 @@ t.test('parses the version output of llama-server', async t => {
   for (const [line, expected] of versions) t.same(parseVersion(['x', line]), expected, line)
 })
 
-t.test('verifies a build', async t => {
+t.test('the search verifies a build', async t => {
   const folder = (server: string) => writePrograms(t.testdir(), { 'llama-server': server })
   const build = await verifyBuild(
     candidateIn(folder(fakeServer({ devices: ['  CUDA0: X (2 MiB, 1 MiB free)'] })), { kind: 'unknown' }),
@@ -86,7 +86,7 @@ t.test('verifies a build', async t => {
   await t.resolves(verifyBuild(candidateIn(folder(strict)), options), 'the environment is clean')
 })
 
-t.test('verifies a real build', async t => {
+t.test('the search verifies a real build', async t => {
   const folder = engineBuildFolder()
   const log = memoryLog()
   const home = t.testdir()
@@ -112,7 +112,7 @@ t.test('verifies a real build', async t => {
   await t.rejects(verifyByAnswer(build, failing, options), /did not answer: out of memory/)
 })
 
-t.test('finds a build on this system', async t => {
+t.test('the search finds a build on this system', async t => {
   const provide = (options: Parameters<typeof systemSource>[0]) => {
     const reasons: string[] = []
     const explain = (reason: string) => reasons.push(reason)
@@ -142,7 +142,7 @@ t.test('finds a build on this system', async t => {
   t.match(none.reasons[0], /no .* on PATH/)
 })
 
-t.test('tries sources in order and explains each', async t => {
+t.test('the search tries sources in order and explains each', async t => {
   const directory = t.testdir()
   const asked: string[] = []
   const sources = [

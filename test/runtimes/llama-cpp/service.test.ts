@@ -191,7 +191,7 @@ t.test('a build with engines is not removed', async t => {
   t.same(ids, ['made-cuda-13'])
 })
 
-t.test('reports hardware and ranking without a build, and accepts kinds from plugins', async t => {
+t.test('the runtimes service reports hardware and ranking without a build, and accepts kinds from plugins', async t => {
   const directory = t.testdir()
   const names = ['llama-b9-bin-x.tar.gz']
   let listings = 0

@@ -65,7 +65,7 @@ t.test('a GPU build must answer from the GPU', async t => {
   t.match(listed, { warnings: [/no free memory to verify.*CUDA0 is full/] }, 'a full GPU does not fail the build')
 })
 
-t.test('ignores a device that the build has no code for', async t => {
+t.test('verification ignores a device that the build has no code for', async t => {
   const complaints = [
     'ggml_cuda_init: found 1 CUDA devices:',
     '  Device 0: NVIDIA GeForce GTX 1060 6GB, compute capability 6.1, VMM: yes',
@@ -78,7 +78,7 @@ t.test('ignores a device that the build has no code for', async t => {
   })
 })
 
-t.test('reports the state of a build', async t => {
+t.test('verification reports the state of a build', async t => {
   const ranking = rankRuntimes(testKinds, gpuMachine, []).filter(({ usable }) => usable)
   const plain = rankRuntimes(testKinds, plainMachine, []).filter(({ usable }) => usable)
   const device = (id: string) => [{ id, description: 'x' }]

@@ -81,7 +81,7 @@ t.test('llama-server’s events become deltas', t => {
   t.end()
 })
 
-t.test('sends the right request for an answer', async t => {
+t.test('the engine sends the right request for an answer', async t => {
   const { sent } = await answerOf(() => ({ body: END }), {
     messages,
     logprobs: true,
@@ -211,7 +211,7 @@ t.test('an answer that begins with special tokens cannot be constrained to a for
   t.equal((await answerOf(respond, { messages, ...format })).sent.length, 1)
 })
 
-t.test('completes text before a suffix', async t => {
+t.test('the engine completes text before a suffix', async t => {
   const { calls, sent } = callsOf(() => ({ body: event({ index: 0, content: 'x', stop: true, stop_type: 'eos' }) }))
   const deltas: Delta[] = []
   const sink = { signal, take: (pieces: readonly Delta[]) => void deltas.push(...pieces) }
@@ -222,7 +222,7 @@ t.test('completes text before a suffix', async t => {
   t.match(sent[1], { path: '/infill', body: { input_prefix: 'a', prompt: 'b', input_suffix: 'c' } })
 })
 
-t.test('embeds texts in batches', async t => {
+t.test('the engine embeds texts in batches', async t => {
   const vector = Buffer.alloc(4)
   const { calls, sent } = callsOf((_, { input }) => {
     const data = [input].flat().map((text, index) => {
@@ -241,7 +241,7 @@ t.test('embeds texts in batches', async t => {
   t.notOk(calls.chat, 'an embedding engine rejects chats')
 })
 
-t.test('ranks documents in batches', async t => {
+t.test('the engine ranks documents in batches', async t => {
   const { calls } = callsOf((_, { documents }) => {
     const results = documents.map((text: string, index: number) => ({ index, relevance_score: Number(text) }))
     return { body: JSON.stringify({ results: results.reverse(), usage: { prompt_tokens: 1 } }) }

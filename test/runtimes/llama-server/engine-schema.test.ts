@@ -23,7 +23,7 @@ const object = (properties: object, ...required: string[]) => ({
   ...(required.length > 0 && { required })
 })
 
-t.test('rewrites schemas in the form that llama.cpp enforces', async t => {
+t.test('the schema conversion rewrites schemas in the form that llama.cpp enforces', async t => {
   for (const { title, schema, made = schema } of cases.rewritten) {
     t.strictSame(engineSchema(schema).schema, made, title)
   }
@@ -35,7 +35,7 @@ t.test('rewrites schemas in the form that llama.cpp enforces', async t => {
   t.equal(text, JSON.stringify(tool), 'a common tool schema reaches the model unchanged')
 })
 
-t.test('rejects malformed schemas, and schemas that no value fits, with the place', async t => {
+t.test('the schema conversion rejects malformed schemas, and schemas that no value fits, with the place', async t => {
   for (const [list, message] of [
     [cases.unfit, /No value can match/],
     [cases.malformed, /malformed/]
@@ -47,7 +47,7 @@ t.test('rejects malformed schemas, and schemas that no value fits, with the plac
   }
 })
 
-t.test('reports constraints that grammars do not enforce', async t => {
+t.test('the schema conversion reports constraints that grammars do not enforce', async t => {
   const odd: [Schema, string[]] = [
     object({ 'a/b ~é,\ud800': { not: word } }),
     ['#/properties/a~1b%20~0%C3%A9%2C%EF%BF%BD/not']
@@ -70,7 +70,7 @@ t.test('reports constraints that grammars do not enforce', async t => {
   t.equal(headerOf({ json_schema: long }), '#/not, +1', 'a header stays short')
 })
 
-t.test('rewrites schemas in every place of a request', async t => {
+t.test('the schema conversion rewrites schemas in every place of a request', async t => {
   for (const { body, made = body } of cases.requests) t.strictSame(withEngineSchemas(body), made)
 })
 

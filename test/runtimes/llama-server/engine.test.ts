@@ -145,7 +145,7 @@ t.test('an engine loads with progress, answers, and leaves nothing behind', asyn
   t.equal((await failure(ask(engine))).code, 'model_stopped')
 })
 
-t.test('uses TCP with a key when a socket is impossible', async t => {
+t.test('the engine uses TCP with a key when a socket is impossible', async t => {
   const deep = t.testdir({ ['d'.repeat(100)]: {} })
   const { engine } = await start(t, {}, { socketRoot: join(deep, 'd'.repeat(100)) })
   t.equal(await ask(engine), ANSWER)
@@ -164,7 +164,7 @@ t.test('surroundings do not change an engine', async t => {
   t.equal(await ask(engine), ANSWER, 'or truncated the answer')
 })
 
-t.test('embeds and ranks', async t => {
+t.test('the engine embeds and ranks', async t => {
   const { engine } = await start(t, { mode: 'embedding' })
   for (const input of ['Paris', 'word '.repeat(1500)]) {
     const { status, body } = await post(engine, '/v1/embeddings', { input })
@@ -178,7 +178,7 @@ t.test('embeds and ranks', async t => {
   t.equal(status, 200)
 })
 
-t.test('serves many requests, parallel and in sequence, streamed or not', async t => {
+t.test('the engine serves many requests, parallel and in sequence, streamed or not', async t => {
   const { engine } = await start(t)
   const answers = await Promise.all(Array.from({ length: trialCount(20) }, () => ask(engine)))
   t.same([...new Set(answers)], [ANSWER])

@@ -32,7 +32,7 @@ const { causes: VARIANTS, harmless } = readFixture<{ causes: Record<FailureCause
 /** The cause of each recording, and a required part of the sentence. None if the log reports no certain failure. */
 const RECORDINGS = readCases<[name: string, cause?: FailureCause, sentence?: RegExp][]>(CASES, 'recordings')
 
-t.test('classifies recorded failures', t => {
+t.test('the failure classifier recognizes recorded failures', t => {
   const names = RECORDINGS.map(([name]) => name)
   t.same(names, readdirSync(new URL('load-fail/', FIXTURES)).sort(), 'every recording is in the table')
   for (const [name, cause, sentence] of RECORDINGS) {
@@ -54,7 +54,7 @@ t.test('classifies recorded failures', t => {
   t.end()
 })
 
-t.test('ignores recordings without a failure', t => {
+t.test('the failure classifier ignores recordings without a failure', t => {
   for (const name of readdirSync(new URL('load-ok/', FIXTURES))) {
     t.equal(findFailure(recorded(`load-ok/${name}`)), undefined, name)
   }
@@ -75,7 +75,7 @@ t.test('an incomplete log needs the exit facts to be classified', t => {
   t.end()
 })
 
-t.test('classifies other wordings, back ends and years', t => {
+t.test('the failure classifier recognizes other wordings, back ends and years', t => {
   const all = Object.entries(VARIANTS).flatMap(([cause, outputs]) => outputs.map(output => ({ cause, output })))
   for (const { cause, output } of all) {
     const lines = output.split('\n')
@@ -109,7 +109,7 @@ t.test('the first cause in a log wins over its consequences', t => {
   t.end()
 })
 
-t.test('warns about loads that succeed with limitations', t => {
+t.test('the failure classifier warns about loads that succeed with limitations', t => {
   const of = (name: string, gpuLayers = -1) => loadWarnings(recorded(name), { gpuLayers })
   t.match(of('load-fail/prefix-cuda-oom-compute-RECOVERED-load-ok.txt'), [/pipeline parallelism, which is now off/])
   t.match(of('load-fail/chat-template-fallback-then-ready.txt'), [/badly formed.*--chat-template-file/])
@@ -121,7 +121,7 @@ t.test('warns about loads that succeed with limitations', t => {
   t.end()
 })
 
-t.test('reports which memory was too small, and its purpose', t => {
+t.test('the failure classifier reports which memory was too small, and its purpose', t => {
   const of = (...lines: string[]) => classifyFailure({ lines, exit: FAILED }).details
   t.same(
     of(
@@ -147,7 +147,7 @@ t.test('the failures document is up to date', t => {
   t.end()
 })
 
-t.test('maps causes to reactions', t => {
+t.test('the failure classifier maps causes to reactions', t => {
   t.equal(reactionTo('killed'), 'retry')
   t.equal(reactionTo('cannot_listen'), 'retry')
   t.equal(reactionTo('out_of_gpu_memory'), 'evict')
@@ -185,7 +185,7 @@ t.test('no folder is shown, however it is written', t => {
   t.end()
 })
 
-t.test('detects a GPU that has failed for good in a running process', t => {
+t.test('the failure classifier detects a GPU that has failed for good in a running process', t => {
   t.ok(recorded('load-fail/metal-oom-warmup-2026.txt').some(isFatal))
   t.notOk(recorded('load-fail/prefix-cuda-oom-compute-RECOVERED-load-ok.txt').some(isFatal))
   t.end()

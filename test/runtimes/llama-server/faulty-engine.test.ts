@@ -7,6 +7,7 @@ import { processStartTime } from '../../../core/system/processes.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../../runtimes/llama-server/engine.ts'
 import { readText } from '../../../runtimes/llama-server/response-body.ts'
 import { failure } from '../../support/failure.ts'
+import { trialCount } from '../../support/trial-count.ts'
 import { buildOf, engineDeps, engineSpec } from './support.ts'
 
 // Scripts play faults that the real llama-server does not show on demand.
@@ -55,6 +56,9 @@ function play(t: { teardown(end: () => Promise<void>): void }, script: string, g
   })
   return { engine, run, progress }
 }
+
+// Most of these tests wait.
+t.jobs = 4
 
 t.test('a hanging load is given up', async t => {
   const { engine, run } = play(t, `console.log('my pid', process.pid)\nsetInterval(() => {}, 1000)`, {
@@ -117,7 +121,7 @@ t.test('a GPU failure before the launch is recorded ends the engine', async t =>
 echo 'error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)' >&2
 exec sleep 1000
 `
-  for (let trial = 0; trial < 10; trial++) {
+  for (let trial = 0; trial < trialCount(3); trial++) {
     const { engine, run } = play(t, script, { loadTimeout: 20_000 })
     const error = await failure(engine)
     t.same([error.code, error.details?.cause], ['insufficient_memory', 'out_of_gpu_memory'])
@@ -160,7 +164,7 @@ writeFileSync(mark, 'x'.repeat(tries + 1))
   }
 })
 
-t.test('supports builds without the child protocol, and kills one that ignores SIGTERM', async t => {
+t.test('the provider supports builds without the child protocol, and kills one that ignores SIGTERM', async t => {
   const playing = play(t, `${SERVER}process.on('SIGTERM', () => {})`)
   const engine = await playing.engine
   t.equal(engine.contextSize, 512)
@@ -173,7 +177,7 @@ t.test('supports builds without the child protocol, and kills one that ignores S
   t.same(readdirSync(playing.run), [])
 })
 
-t.test('rejects a server that does not describe itself', async t => {
+t.test('the provider rejects a server that does not describe itself', async t => {
   const { engine } = play(t, `${SERVER}delete routes['/props']`)
   const error = await failure(engine)
   t.equal(error.code, 'load_failed')
@@ -196,7 +200,7 @@ if (!existsSync(mark)) {
   await engine.stop()
 })
 
-t.test('handles broken connections', async t => {
+t.test('the provider handles broken connections', async t => {
   const breaking = `
 let seen = 0
 globalThis.onRequest = (request, response) => {

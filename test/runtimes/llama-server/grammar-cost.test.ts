@@ -39,7 +39,7 @@ const HOSTILE: Record<string, string> = {
   'many rules': `root ::= r0\n${Array.from({ length: 3000 }, (_, rule) => `r${rule} ::= r${rule + 1}? r${rule + 1}?`).join('\n')}\nr3000 ::= "a"`
 }
 
-t.test('rejects grammars that are too costly, and accepts legitimate ones', async t => {
+t.test('the grammar check rejects grammars that are too costly, and accepts legitimate ones', async t => {
   const windows = honest.json!.replaceAll('\n', '\r\n')
   for (const [name, grammar] of Object.entries({ ...honest, windows })) {
     t.equal(await refusal({ grammar }), undefined, name)
@@ -102,7 +102,7 @@ const HOSTILE_SCHEMAS: Record<string, object> = {
   })
 }
 
-t.test('rejects costly JSON schemas in every place of a request', async t => {
+t.test('the grammar check rejects costly JSON schemas in every place of a request', async t => {
   const places: [string, (schema: object) => object][] = [
     ['json_schema', schema => ({ json_schema: schema })],
     ['response_format', schema => ({ response_format: { type: 'json_schema', json_schema: { name: 'a', schema } } })],

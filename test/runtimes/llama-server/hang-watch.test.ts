@@ -36,7 +36,7 @@ function judged(looks: (Partial<Look> | ((count: number) => Partial<Look>))[], f
   return undefined
 }
 
-t.test('detects stuck and hanging engines', t => {
+t.test('the hang watch detects stuck and hanging engines', t => {
   t.equal(judged([{}]), 'stuck 30', 'its main loop is blocked while a client waits')
   t.equal(judged([{ open: 0 }]), 'stuck 30', 'its client has left')
   t.equal(judged([{ slots: 'resting' }]), 'stuck 30', 'it never finishes reading a request')
@@ -49,7 +49,7 @@ t.test('detects stuck and hanging engines', t => {
   t.end()
 })
 
-t.test('tolerates slow engines that make progress', t => {
+t.test('the hang watch tolerates slow engines that make progress', t => {
   const cases: Record<string, Parameters<typeof judged>> = {
     'it is idle': [[{ open: 0, busy: false, slots: 'resting' }]],
     'it is idle, on a system that reports nothing': [[{ open: 0, busy: undefined, slots: 'resting' }]],
@@ -68,7 +68,7 @@ t.test('tolerates slow engines that make progress', t => {
   t.end()
 })
 
-t.test('learns its slowness only from the model', t => {
+t.test('the hang watch learns its slowness only from the model', t => {
   const after = (...looks: Partial<Look>[]) =>
     looks.reduce((state, look) => judge(state, { ...CAUGHT, ...look }, PATIENCE).now, AT_REST).slowest
   t.equal(after({ slots: 'working' }, { slots: 'working' }, { moved: true }), 3 * STEP)
@@ -85,7 +85,7 @@ t.test('the memory limit is 1.5 times the reservation, and at least 512 MiB more
   t.end()
 })
 
-t.test('reads the counters of slots', t => {
+t.test('the hang watch reads the counters of slots', t => {
   const slot = (more: object) => ({
     id_task: 1,
     is_processing: true,

@@ -38,7 +38,7 @@ interface Case {
   certain: boolean
 }
 
-t.test('finds the input that is to blame', t => {
+t.test('the input guard finds the input that is to blame', t => {
   for (const { what, tickets, trouble, ...expected } of readFixture<{ cases: Case[] }>('blame-cases.yaml').cases) {
     const open = tickets.map(({ has, ...more }) => REQUESTS[has](more))
     const { inputs, certain } = findBlame(open, trouble, () => false)
@@ -105,7 +105,7 @@ t.test('the second offence is rejected, for a while', t => {
   t.end()
 })
 
-t.test('reads the grammars and schemas of a request', t => {
+t.test('the input guard reads the grammars and schemas of a request', t => {
   const kinds = (fields: object) => listConstraints({ messages: [], ...fields }).map(({ kind }) => kind)
   t.same(kinds({}), [])
   t.same(kinds({ grammar: '', tools: [], response_format: { type: 'text' } }), [])

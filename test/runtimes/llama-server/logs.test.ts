@@ -81,7 +81,7 @@ t.test('a follower of the log gets all lines in order', t => {
   t.end()
 })
 
-t.test('prints logs for people', t => {
+t.test('corral logs prints human-readable lines', t => {
   t.equal(formatLogs({ model: 'a/b', engines: [] }, false), 'No engine has run a/b since the server started.')
   const failure = { code: 'load_failed', cause: 'not_gguf', message: 'It is a page.' }
   const engines = [
@@ -101,7 +101,7 @@ x`
   t.end()
 })
 
-t.test('explains logs in plain words', t => {
+t.test('corral logs explains logs in plain words', t => {
   const lines = [
     'I srv  llama_server: initializing ...',
     "I srv    load_model: loading model 'tiny-chat-f16.gguf'",

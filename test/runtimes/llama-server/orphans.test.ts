@@ -77,21 +77,22 @@ t.test('no engine outlives a killed gateway', async t => {
     watchdog: join(tools, 'shell'),
     'end of input': join(tools, 'none')
   }
-  for (const [guard, path] of Object.entries(paths)) {
-    for (const what of ['idle', 'busy']) {
-      const run = join(tools, `run-${Object.keys(paths).indexOf(guard)}-${what}`)
-      const parent = startParent(run, path, what)
-      const pid = await readyEngine(parent)
-      t.ok(await processStartTime(pid), 'it runs')
-      await killParent(parent)
-      t.ok(await isGone(pid), `${guard}, ${what}`)
+  const tryOne = async (guard: string, path: string, what: string) => {
+    const run = mkdtempSync(join(tools, 'run-'))
+    const parent = startParent(run, path, what)
+    const pid = await readyEngine(parent)
+    t.ok(await processStartTime(pid), 'it runs')
+    await killParent(parent)
+    t.ok(await isGone(pid), `${guard}, ${what}`)
 
-      const { folder } = JSON.parse(readFileSync(join(run, readdirSync(run)[0]!), 'utf8'))
-      t.ok(existsSync(folder))
-      t.equal(await reapStrayEngines(run, LOG), 0)
-      t.notOk(existsSync(folder), 'the next start removes the leftovers')
-      t.same(readdirSync(run), [])
-    }
+    const { folder } = JSON.parse(readFileSync(join(run, readdirSync(run)[0]!), 'utf8'))
+    t.ok(existsSync(folder))
+    t.equal(await reapStrayEngines(run, LOG), 0)
+    t.notOk(existsSync(folder), 'the next start removes the leftovers')
+    t.same(readdirSync(run), [])
+  }
+  for (const [guard, path] of Object.entries(paths)) {
+    await Promise.all(['idle', 'busy'].map(what => tryOne(guard, path, what)))
   }
 })
 
@@ -104,7 +105,7 @@ t.test('no loading engine outlives a killed gateway', async t => {
     `#!${process.execPath}\nif (process.argv.includes('--help')) process.exit(0)\nsetInterval(() => {}, 1000)`
   )
   chmodSync(server, 0o755)
-  for (const path of [process.env.PATH!, join(tools, 'shell')]) {
+  const tryOne = async (path: string) => {
     const run = mkdtempSync(join(tools, 'run-'))
     const parent = startParent(run, path, 'idle', server)
     const pid = await recordedEngine(run)
@@ -112,6 +113,7 @@ t.test('no loading engine outlives a killed gateway', async t => {
     t.ok(await isGone(pid))
     await reapStrayEngines(run, LOG)
   }
+  await Promise.all([process.env.PATH!, join(tools, 'shell')].map(tryOne))
 })
 
 t.test('the next start cleans up after an earlier gateway, and touches nothing else', async t => {

@@ -137,7 +137,7 @@ function world(t: Test, given: Partial<StoredVariant> = {}, speeds: Record<strin
   }
 }
 
-t.test('estimates, starts within limits, saves and ends an engine', async t => {
+t.test('the provider estimates, starts within limits, saves and ends an engine', async t => {
   const { provider, spec, done, engines, held } = world(t)
   t.equal(provider.serves(spec.variant, 'chat'), 1)
   t.equal(provider.serves(spec.variant, 'rerank'), 0)
@@ -156,7 +156,7 @@ t.test('estimates, starts within limits, saves and ends an engine', async t => {
   t.equal(held(), 0)
 })
 
-t.test('converts SafeTensors, the only format for which the type matters', async t => {
+t.test('the provider converts SafeTensors, the only format for which the type matters', async t => {
   const { provider, spec, done, engines } = world(t, { format: 'safetensors' })
   const options = { ...spec.options, dtype: 'q8_0' }
   await provider.start({ ...spec, options }, {})

@@ -8,7 +8,7 @@ const SIZES = [70 * MIB, 5 * MIB + 1]
 const ALL = SIZES[0]! + SIZES[1]!
 const NEVER = new AbortController().signal
 
-t.test('reads what is not in memory, until the engine is ready', async t => {
+t.test('the read-ahead loads what is not in memory, until the engine is ready', async t => {
   const folder = t.testdir()
   const paths = SIZES.map((size, index) => {
     const path = join(folder, `${index}.gguf`)

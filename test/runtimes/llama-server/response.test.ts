@@ -26,7 +26,7 @@ const cases = readFixture<{
   malformed: [what: string, text: string][]
 }>('engine-responses.yaml')
 
-t.test('reads responses in one piece, byte by byte, and split at every place', t => {
+t.test('the response reader reads responses in one piece, byte by byte, and split at every place', t => {
   for (const { what, text: given, expected } of cases.responses) {
     const text = given.replace('CHUNKED', CHUNKED)
     t.match(read(text), expected, what)
@@ -59,7 +59,7 @@ const LONG: [what: string, text: string][] = [
   ['an endless trailer', `CHUNKED0\r\n${`X: ${long(1000)}\r\n`.repeat(100)}`]
 ]
 
-t.test('rejects malformed responses, however they are split', t => {
+t.test('the response reader rejects malformed responses, however they are split', t => {
   for (const [what, given] of [...cases.malformed, ...LONG]) {
     const text = given.replace('CHUNKED', CHUNKED)
     t.throws(() => read(text), MalformedResponse, what)
@@ -116,7 +116,7 @@ function source() {
   }
 }
 
-t.test('fetches at most one piece ahead of the reader', async t => {
+t.test('the response reader fetches at most one piece ahead of the reader', async t => {
   const { done, ...connection } = source()
   const body = new ResponseBody(connection)
   body.push(Buffer.from('a'))
@@ -153,7 +153,7 @@ t.test('fetches at most one piece ahead of the reader', async t => {
   t.same(done, ['pause', 'resume'])
 })
 
-t.test('reports failures of a body', async t => {
+t.test('the response reader reports failures of a body', async t => {
   const failed = new ResponseBody(source())
   failed.push(Buffer.from('a'))
   failed.fail(new Error('broken'))

@@ -14,11 +14,11 @@ const { said, templates, written } = readFixture<{
   written: [template: string, request: object, variables: object, budget?: number][]
 }>('thinking-cases.yaml')
 
-t.test('reads thinking in the words of each API', async t => {
+t.test('the template reader reads thinking in the words of each API', async t => {
   for (const { request, thinking } of said) t.same(readThinking({ ...request }), thinking, JSON.stringify(request))
 })
 
-t.test('writes thinking for each kind of chat template', async t => {
+t.test('the template reader writes thinking for each kind of chat template', async t => {
   for (const [name, request, variables, budget] of written) {
     const write = thinkingWriter(templates[name] ?? '', true)
     const { chat_template_kwargs, thinking_budget_tokens, ...rest } = write({ messages: [], ...request })
@@ -44,7 +44,7 @@ t.test('a grammar begins after the thinking that the prompt has begun', async t 
   t.match(afterThinking(grammar, marks, 'a', true), /^root ::= \("<think>" corral-t0 "" \| ""\) corral-root\n/)
 })
 
-t.test('refuses schemas that llama.cpp would ignore', async t => {
+t.test('the template reader refuses schemas that llama.cpp would ignore', async t => {
   const format = { response_format: { type: 'json_object' } }
   const kimi = '<|tool_calls_section_begin|>'
   t.throws(() => requireSchemas(format, kimi), { code: 'unsupported_capability', param: 'response_format' })

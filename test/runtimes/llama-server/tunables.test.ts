@@ -33,7 +33,7 @@ const offered = (given: EngineSpec, facts: Partial<TuningFacts> = {}) =>
     ({ name, values }) => `${name}: ${values.map(({ label }) => label)}`
   )
 
-t.test('does not offer current values', async t => {
+t.test('bench does not try current values', async t => {
   t.same(offered(spec()), [
     'threads: 4,7,16',
     'threads for prompts: 16',

@@ -163,14 +163,14 @@ t.test('an unused connection is closed', async t => {
   t.equal(await ask('c'), '3.1 c')
 })
 
-t.test('computes the number of llama-server threads', async t => {
+t.test('the upstream computes the number of llama-server threads', async t => {
   t.equal(httpThreads(['--parallel', '4', '--threads-http', '16']), 16)
   t.equal(httpThreads(['--threads-http', '16', '--threads-http', '3']), 3, 'the last one wins')
   t.equal(httpThreads(['--threads-http', '-1']), 0)
   t.equal(httpThreads(['--parallel', '4']), 0)
 })
 
-t.test('works when all threads of a real llama-server are taken', async t => {
+t.test('the upstream works when all threads of a real llama-server are taken', async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   // Fewer than arrive together. A request waiting for an idle connection would take five seconds.
   const deps = engineDeps(join(folder, 'run'), { extraArguments: ['--threads', '1', '--threads-http', '6'] })

@@ -28,7 +28,7 @@ function flags(line: string[] | string): Record<string, string | true> {
   return found
 }
 
-t.test('builds the command line', t => {
+t.test('the provider builds the command line', t => {
   const chat = flags(engineArguments(engineSpec(), settings))
   const expected = `--model ${engineSpec().modelPath} --host ${LISTEN.socketPath} --alias corral/tiny-chat
 --ctx-size 8192 --parallel 2 --cache-type-k f16 --cache-type-v f16 --jinja --metrics --cache-ram 0
@@ -123,13 +123,13 @@ t.test("appends flags from a model's settings", t => {
   t.end()
 })
 
-t.test('reads the flags from a help text', t => {
+t.test('the provider reads the flags from a help text', t => {
   const help = '-c,    --ctx-size N   size (see --n-predict)\n--ui, --webui, --no-ui   x\n  a--b ---c\n'
   t.same([...flagsInHelp(help.split('\n'))], ['--ctx-size', '--n-predict', '--ui', '--webui', '--no-ui', '-c'])
   t.end()
 })
 
-t.test('cleans the environment', t => {
+t.test('the provider cleans the environment', t => {
   const kept = {
     PATH: '/bin',
     Path: 'C:\\bin',
@@ -154,7 +154,7 @@ t.test('cleans the environment', t => {
   t.end()
 })
 
-t.test('allocates addresses', async t => {
+t.test('the provider allocates addresses', async t => {
   t.ok(isUsableSocketPath('/tmp/corral-abc/engine.sock'))
   t.notOk(isUsableSocketPath('/tmp/a,b/engine.sock'))
   t.notOk(isUsableSocketPath(`/${'ü'.repeat(50)}`), 'bytes matter, not letters')
@@ -185,7 +185,7 @@ t.test('allocates addresses', async t => {
   )
 })
 
-t.test('parses output lines', t => {
+t.test('the provider parses output lines', t => {
   const state = (json: string) => parseLine(`cmd_child_to_router:state:${json}`)
   const loading = (stages: string[], current: string, value: number) =>
     state(JSON.stringify({ state: 'loading', payload: { stages, current, value } }))
@@ -225,7 +225,7 @@ t.test('parses output lines', t => {
   t.end()
 })
 
-t.test('stores the last lines', t => {
+t.test('the provider stores the last lines', t => {
   const tail = new LogTail()
   for (let n = 1; n <= 550; n++) tail.push(`line ${n}`)
   t.equal(tail.all().length, 500)
@@ -240,7 +240,7 @@ t.test('stores the last lines', t => {
   t.end()
 })
 
-t.test('reads the facts in /props', t => {
+t.test('the provider reads the facts in /props', t => {
   t.same(factsFromProps({ total_slots: 2, default_generation_settings: { n_ctx: 512 } }), {
     contextSize: 512,
     slots: 2

@@ -198,7 +198,7 @@ t.test('requests go to the server with the fewest running ones', async t => {
   t.match(await first, { status: 200 })
 })
 
-t.test('supports several choices with their counts', async t => {
+t.test('the remote provider supports several choices with their counts', async t => {
   const bodies: any[] = []
   const choice = (index: number, delta: object, finish_reason: string | null = null) =>
     event({ choices: [{ index, delta, finish_reason }] })
@@ -312,7 +312,7 @@ t.test('two corrals can be the servers of a third', thorough, async t => {
   t.same(await answersOf(corral), Array(4).fill('hello there'), 'one of them is enough')
 })
 
-t.test('translates requests for an MLX server', async t => {
+t.test('the remote provider translates requests for an MLX server', async t => {
   const bodies: any[] = []
   // Answers as mlx_lm.server 0.32.2: health beside the API, comments during prefill.
   const { url, checks } = await serverOf(t, async (request, response) => {

@@ -20,7 +20,7 @@ import { freePorts, rpcServers } from './support.ts'
 
 const GIB = 2 ** 30
 
-t.test('parses the devices of ggml-rpc-server', async t => {
+t.test('a worker host parses the devices of ggml-rpc-server', async t => {
   t.same(parseWorkerDevice('  CUDA0: NVIDIA GeForce RTX 3090 (24576 MiB, 24000 MiB free)'), {
     id: 'CUDA0',
     description: 'NVIDIA GeForce RTX 3090',
@@ -33,7 +33,7 @@ t.test('parses the devices of ggml-rpc-server', async t => {
   }
 })
 
-t.test('computes the offer of each device', async t => {
+t.test('a worker host computes the offer of each device', async t => {
   const cpu = { id: 'CPU', description: 'A processor', totalMemory: 40 * GIB, freeMemory: 40 * GIB }
   const now = { host: { total: 40 * GIB, available: 30 * GIB }, gpus: {} }
   const lent = (given: object) => offeredDevices([cpu], { gpus: [], now, own: 0, limit: undefined, ...given })[0]!
@@ -93,7 +93,7 @@ t.test('the cache of weights is limited and contains only complete files', async
   t.same(readdirSync(folder), [], 'one was being written when everything ended, the other is truncated')
 })
 
-t.test('runs a worker on the real ggml-rpc-server', async t => {
+t.test('a worker host runs the real ggml-rpc-server', async t => {
   const build = realBuild()
   const rpcServer = join(build.directory, 'ggml-rpc-server')
   const deps = {

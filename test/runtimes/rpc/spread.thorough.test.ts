@@ -70,12 +70,12 @@ const settings = (...workers: Lent[]) =>
 
 t.setTimeout(900_000)
 
-t.test('a distributed model', async t => {
+t.test('a distributed model is loaded and answers', async t => {
   const [one, two] = await Promise.all([lend(t), lend(t)])
   t.match(one.text(), /Lends +CPU /)
   const spread = await startCorral(t, { config: settings(one, two) })
 
-  await t.test('answers as on a single machine', async t => {
+  await t.test('a distributed model answers as on a single machine', async t => {
     const single = await startCorral(t)
     for (const question of QUESTIONS) {
       const [there, here] = [await ask(spread, question), await ask(single, question)]

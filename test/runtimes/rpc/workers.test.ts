@@ -67,7 +67,7 @@ function workersFor(
 const reach = (workers: ReturnType<typeof createRpcWorkers>, name: string, insecure = false) =>
   workers.reach('me/large', { workers: [name], insecure }, OWN, {})
 
-t.test('requires the same llama.cpp at both ends', async t => {
+t.test('a gateway requires the same llama.cpp at both ends', async t => {
   const own = { ...OWN, digest: 'a' }
   const build = (given: Partial<WorkerFacts['build']>) => ({ ...facts().build, digest: 'b', ...given })
   const here = { platform: 'linux', arch: 'x64' }
@@ -100,7 +100,7 @@ t.test('a matching worker is reached, and its memory is a pool', async t => {
   t.same(await workers.budgets({ [name]: 2 * GIB }), { [name]: 6 * GIB }, 'the memory of engines stays in the budget')
 })
 
-t.test('rejects unusable workers with their names', async t => {
+t.test('a gateway rejects unusable workers with their names', async t => {
   const workers = workersFor(t)
   const build = { ...facts().build, digest: 'other', id: 'release-b1-cpu' }
   const [other, foreign, refusing, starting, endless] = await Promise.all([
@@ -135,7 +135,7 @@ t.test('rejects unusable workers with their names', async t => {
   }
 })
 
-t.test('accepts public addresses only if allowed', async t => {
+t.test('a gateway accepts public addresses only if allowed', async t => {
   const name = await telling(t, facts)
   const port = name.split(':')[1]
   const resolve = (async (host: string) => {
@@ -154,7 +154,7 @@ t.test('accepts public addresses only if allowed', async t => {
   t.match(await failure(reach(workers, 'nowhere:1')), { details: { cause: 'rpc_unreachable', worker: 'nowhere:1' } })
 })
 
-t.test('waits for a worker whose last client may have just ended', async t => {
+t.test('a gateway waits for a worker whose last client may have just ended', async t => {
   let asked = 0
   const name = await telling(t, () => facts({ busy: ++asked < 3 }))
   const workers = workersFor(t)
@@ -233,7 +233,7 @@ t.test('layers are shared by free memory, workers first', async t => {
   t.same(both, [undefined, undefined], 'the share of a device with unknown memory is unknown')
 })
 
-t.test('estimates a distributed model and starts its engine', async t => {
+t.test('a gateway estimates a distributed model and starts its engine', async t => {
   const spec = { ...engineSpec(), workers: two }
   const where = { memory: 64 * GIB, arch: 'x64', amx: false }
   const { devices, shares, margins } = withWorkers(

@@ -27,7 +27,7 @@ const assistant = (content: unknown) => ({ role: 'assistant', content })
 const result = (id: string, more: object = {}) => ({ type: 'tool_result', tool_use_id: id, ...more })
 const use = (id: string, name: string, input: object) => ({ type: 'tool_use', id, name, input })
 
-t.test('converts conversations for the engine', t => {
+t.test('the Messages API converts conversations for the engine', t => {
   const table: [what: string, given: unknown[], wanted: unknown[], system?: unknown][] = CASES.messages
   for (const [what, messages, wanted, system] of table) {
     t.strictSame(engineMessages({ messages, system } as never).messages, wanted, what)
@@ -35,7 +35,7 @@ t.test('converts conversations for the engine', t => {
   t.end()
 })
 
-t.test('reports where images are in the request', t => {
+t.test('the Messages API reports where images are in the request', t => {
   const { messages, places } = engineMessages({
     system: 'x',
     messages: [
@@ -61,7 +61,7 @@ t.test('reports where images are in the request', t => {
   t.end()
 })
 
-t.test("accepts every history that the SDK's types allow", t => {
+t.test("the Messages API accepts every history that the SDK's types allow", t => {
   const files: [string, string[]][] = [
     ['resources/messages/messages.d.ts', ['MessageParam', 'ContentBlock']],
     ['resources/beta/messages/messages.d.ts', ['BetaMessageParam', 'BetaContentBlock']]
@@ -101,7 +101,7 @@ const hi: Request = { model: 'a/b', messages: [{ role: 'user', content: 'Hi' }] 
 const tool = { name: 'get', description: 'Gets', input_schema: { type: 'object', properties: {} } }
 const other = { name: 'set', input_schema: { type: 'object' } }
 
-t.test('converts request fields for the engine', t => {
+t.test('the Messages API converts request fields for the engine', t => {
   const table: [what: string, request: object, wanted: object, defaults?: object][] = CASES.fields
   for (const [what, request, wanted, defaults = {}] of table) {
     t.strictSame(engineRequest({ ...hi, ...request } as Request, defaults as never).body, wanted, what)
@@ -109,7 +109,7 @@ t.test('converts request fields for the engine', t => {
   t.end()
 })
 
-t.test('offers the tools that clients run, and names the other ones', t => {
+t.test('the Messages API offers the tools that clients run, and names the other ones', t => {
   const table: [what: string, request: object, wanted: object, ignored: string[]][] = CASES.tools
   for (const [what, request, wanted, named] of table) {
     const { body, ignored } = engineRequest({ ...hi, ...request } as Request, {})
@@ -120,7 +120,7 @@ t.test('offers the tools that clients run, and names the other ones', t => {
   t.end()
 })
 
-t.test("offers every client tool of the SDK's types with its published parameters", t => {
+t.test("the Messages API offers every client tool of the SDK's types with its published parameters", t => {
   const file = 'resources/beta/messages/messages.d.ts'
   const names = ['BetaToolUnion', 'BetaClientToolUnion', 'BetaBrowserToolUseBlock', 'BetaComputerToolUseBlock']
   const shapes = sdkShapes(t.testdir(), file, [...names, 'BetaMemoryTool20250818Command']) as any[]
@@ -180,7 +180,7 @@ t.test('messages can add and remove tools', t => {
   t.end()
 })
 
-t.test('refuses invalid requests and names the place', t => {
+t.test('the Messages API refuses invalid requests and names the place', t => {
   const table: [request: object, param: string, code?: ErrorCode][] = CASES.invalid
   for (const [request, param, code = 'invalid_request'] of table) {
     const what = JSON.stringify(request)
@@ -241,7 +241,7 @@ t.test('random requests that match the schema fail only with a CorralError that 
   t.end()
 })
 
-t.test("renders errors in Anthropic's format", t => {
+t.test("the Messages API renders errors in Anthropic's format", t => {
   const types: Partial<Record<ErrorCode, string>> = CASES.errorTypes
   for (const [code, status] of Object.entries(ERROR_STATUS)) {
     const body: any = anthropicErrorBody(new CorralError(code as ErrorCode, 'Gone.'), { id: 'r1' })
@@ -273,14 +273,14 @@ function answer(deltas: Delta[], head: Partial<typeof HEAD> & object = {}) {
   return { events, message: writer.whole() }
 }
 
-t.test('converts an answer to events and to a message', t => {
+t.test('the Messages API converts an answer to events and to a message', t => {
   const { events, message } = answer(CASES.deltas)
   t.strictSame(events, CASES.events as MessageEvent[])
   t.strictSame(message, CASES.message)
   t.end()
 })
 
-t.test('reports the stop reason and drops incomplete parts', t => {
+t.test('the Messages API reports the stop reason and drops incomplete parts', t => {
   const table: [what: string, deltas: Delta[], head: object, wanted: object][] = CASES.stops
   for (const [what, deltas, head, wanted] of table) {
     const { stop_reason, stop_sequence, content } = answer(deltas, head).message
@@ -422,7 +422,7 @@ function clearedIn({ messages }: EngineFields): number[] {
   return results.flatMap(({ content }, index) => (content === CLEARED ? [index] : []))
 }
 
-t.test('clears all tool results but the last ones above the trigger', async t => {
+t.test('the Messages API clears all tool results but the last ones above the trigger', async t => {
   const { body, applied, tokens } = await clear(10, { trigger: TRIGGER })
   t.strictSame(clearedIn(body), [0, 1, 2, 3, 4, 5, 6])
   const removed = 7 * (1000 - CLEARED.length)
@@ -446,7 +446,7 @@ t.test('clears all tool results but the last ones above the trigger', async t =>
   }
 })
 
-t.test('clears inputs only if asked', async t => {
+t.test('the Messages API clears inputs only if asked', async t => {
   const inputs = async (given: boolean | string[]) => {
     const { body } = await clear(6, { trigger: TRIGGER, clear_tool_inputs: given })
     const calls = (body.messages as any[]).flatMap(({ tool_calls = [] }) => tool_calls)
@@ -458,7 +458,7 @@ t.test('clears inputs only if asked', async t => {
   t.strictSame(await inputs(['odd']), [kept, '{}', kept, kept, kept, kept])
 })
 
-t.test('clears more only when the cleared conversation reaches the trigger, for the prompt cache', async t => {
+t.test('the Messages API clears more only when the rest reaches the trigger, for the prompt cache', async t => {
   const steps = new ClearedSteps()
   const numbers: number[] = []
   for (let uses = 1; uses <= 12; uses++) {
@@ -473,7 +473,7 @@ t.test('clears more only when the cleared conversation reaches the trigger, for 
   t.not(first, 8)
 })
 
-t.test('remembers across restarts how far conversations were cleared', async t => {
+t.test('the Messages API remembers across restarts how far conversations were cleared', async t => {
   const file = join(t.testdir(), 'cache', 'cleared.json')
   const first = new ClearedSteps(file)
   await clear(5, { trigger: TRIGGER }, first)
@@ -491,7 +491,7 @@ t.test('remembers across restarts how far conversations were cleared', async t =
   t.equal(JSON.parse(readFileSync(file, 'utf8')).length, 1)
 })
 
-t.test('clears before the context is full, although the trigger is higher', async t => {
+t.test('the Messages API clears before the context is full, although the trigger is higher', async t => {
   for (const more of [{}, { trigger: { type: 'input_tokens', value: 20_000 } }]) {
     const { body } = await clear(10, more, new ClearedSteps(), 10_000)
     t.equal(clearedIn(body).length, 7)
@@ -499,13 +499,13 @@ t.test('clears before the context is full, although the trigger is higher', asyn
   }
 })
 
-t.test('does not count a conversation that cannot reach the trigger', async t => {
+t.test('the Messages API does not count a conversation that cannot reach the trigger', async t => {
   counts = 0
   t.strictSame((await clear(10, {})).applied, [])
   t.equal(counts, 0)
 })
 
-t.test('clears the thinking of old turns', async t => {
+t.test('the Messages API clears the thinking of old turns', async t => {
   const said = (content: string, reasoning_content = '') => ({ role: 'assistant', content, reasoning_content })
   const user = { role: 'user', content: 'x' }
   const result = { role: 'tool', content: '' }

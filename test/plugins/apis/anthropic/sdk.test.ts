@@ -49,7 +49,7 @@ async function countedTokens(): Promise<number> {
 
 const total = (usage: Anthropic.Usage) => usage.input_tokens + usage.cache_read_input_tokens!
 
-t.test('answers as a whole and as a stream', async t => {
+t.test('the Messages API answers as a whole and as a stream', async t => {
   const whole = await client.messages.create(ask)
   t.match(whole, {
     id: /^msg_[0-9a-f]{24}$/,
@@ -77,7 +77,7 @@ t.test('answers as a whole and as a stream', async t => {
   t.match(content, [{ text: ANSWER }])
 })
 
-t.test('merges messages of the assistant and continues a prefilled answer', async t => {
+t.test('the Messages API merges messages of the assistant and continues a prefilled answer', async t => {
   const named = await client.messages.create({
     ...ask,
     messages: [
@@ -93,7 +93,7 @@ t.test('merges messages of the assistant and continues a prefilled answer', asyn
   t.equal(await client.messages.stream(begun).finalText(), ' France is Paris.')
 })
 
-t.test('calls one tool if parallel calls are disabled', async t => {
+t.test('the Messages API calls one tool if parallel calls are disabled', async t => {
   const one = await client.messages.create({
     ...ask,
     tools: [WEATHER],
@@ -104,7 +104,7 @@ t.test('calls one tool if parallel calls are disabled', async t => {
   t.equal(one.content.length, 1)
 })
 
-t.test('calls tools that the client runs under their own names, and names hosted tools that it leaves out', async t => {
+t.test('the Messages API calls client tools under their own names, and names hosted tools that it omits', async t => {
   const off = { enabled: false }
   const browser = Object.fromEntries(BETA_BROWSER_MEMBER_NAME_VALUES.map(name => [name, off]))
   const table: [tool: object, call: object][] = [
@@ -166,7 +166,7 @@ function rainy(calls: number): Anthropic.Beta.BetaMessageParam[] {
 
 const atTokens = (value: number) => ({ trigger: { type: 'input_tokens' as const, value } })
 
-t.test('clears old tool results and reports what it cleared', async t => {
+t.test('the Messages API clears old tool results and reports what it cleared', async t => {
   const type = 'clear_tool_uses_20250919'
   const edit = { type, ...atTokens(300), keep: { type: 'tool_uses', value: 2 } } as const
   const plain = { model: DEMO, tools: [WEATHER], messages: rainy(8) }
@@ -186,7 +186,7 @@ t.test('clears old tool results and reports what it cleared', async t => {
   }
 })
 
-t.test('replaces a conversation by a summary', async t => {
+t.test('the Messages API replaces a conversation by a summary', async t => {
   const messages = [...rainy(3), { role: 'assistant' as const, content: 'It is sunny.' }, QUESTION]
   const edit = { type: 'compact_20260112' as const, ...atTokens(100) }
   const asked = { model: DEMO, max_tokens: 20, tools: [WEATHER], messages, context_management: { edits: [edit] } }
@@ -219,7 +219,7 @@ t.test('replaces a conversation by a summary', async t => {
   t.match(unchanged, { context_management: { applied_edits: [] }, content: [{ type: 'text' }] })
 })
 
-t.test('works with the tool runner and threads of the SDK', async t => {
+t.test('the Messages API works with the tool runner and threads of the SDK', async t => {
   const getWeather = betaTool({
     name: 'get_weather',
     description: 'Get the current weather in a city',
@@ -237,7 +237,7 @@ t.test('works with the tool runner and threads of the SDK', async t => {
   t.match(named.content, [{ text: /Mina/ }], 'the SDK sends the whole conversation')
 })
 
-t.test('accepts the requests of Claude Code', async t => {
+t.test('the Messages API accepts the requests of Claude Code', async t => {
   const request = {
     model: DEMO,
     max_tokens: 50,
@@ -284,7 +284,7 @@ t.test('count_tokens matches the usage of answers', async t => {
   t.match(await failure(client.messages.countTokens({ model: DEMO, messages: [] })), { status: 400 })
 })
 
-t.test("answers histories with every block of the SDK's types", async t => {
+t.test("the Messages API answers histories with every block of the SDK's types", async t => {
   const names = ['BetaMessageParam', 'BetaContentBlock']
   const [message, reply] = sdkShapes(t.testdir(), 'resources/beta/messages/messages.d.ts', names)
   for (let trial = 0; trial < trialCount(40); trial++) {
@@ -307,7 +307,7 @@ t.test("answers histories with every block of the SDK's types", async t => {
   }
 })
 
-t.test('accepts images in messages and in tool results', async t => {
+t.test('the Messages API accepts images in messages and in tool results', async t => {
   // The projector has random weights, so the answer is meaningless.
   const folder = t.testdir()
   const model = 'random/seeing'
@@ -379,7 +379,7 @@ t.test('accepts images in messages and in tool results', async t => {
   }
 })
 
-t.test('lists and shows models', async t => {
+t.test('the Messages API lists and shows models', async t => {
   for (const base of ['', '/anthropic']) {
     const { models } = clientOf(corral.url + base)
     const record = await models.retrieve(DEMO)
@@ -449,7 +449,7 @@ t.test('the SDK throws the right error class', async t => {
   t.match(await corral.json('/v1/messages'), { status: 405, body: { type: 'error' } })
 })
 
-t.test('drops the oldest messages on request', thorough, async t => {
+t.test('the Messages API drops the oldest messages on request', thorough, async t => {
   const messages: Anthropic.MessageParam[] = []
   for (let turn = 0; turn < 30; turn++) {
     messages.push({ role: 'user', content: 'hello there '.repeat(60) }, { role: 'assistant', content: 'Hello!' })
@@ -470,7 +470,7 @@ t.test('an aborted request without a stream frees its slot', async t => {
   await until('the slot is free', async () => (await activeRequests(corral)) === 0)
 })
 
-t.test('reports a crash of the engine in the stream', async t => {
+t.test('the Messages API reports a crash of the engine in the stream', async t => {
   const stream = client.messages.stream(endless())
   const error = await failure(
     (async () => {
@@ -488,7 +488,7 @@ t.test('reports a crash of the engine in the stream', async t => {
   t.match((await client.messages.create(ask)).content, [{ text: ANSWER }], 'the next request is answered')
 })
 
-t.test('requires keys, and begins a stream that waits', async t => {
+t.test('the Messages API requires keys, and begins a stream that waits', async t => {
   const config = `${DEFAULTS}security:\n  api_keys: [secret]\napi-anthropic:\n  heartbeat: 200ms\n`
   const { url, send } = await startCorral(t, { config })
   const keyed = clientOf(url, 'secret')

@@ -136,7 +136,7 @@ t.test('a cancelled batch keeps its answers, and an expired one reports every re
   t.match(errors.at(-1), { response: null, error: { code: 'batch_expired', message: /window expired/ } })
 })
 
-t.test('refuses invalid requests', async t => {
+t.test('the batches API refuses invalid requests', async t => {
   const file = await sendFile(client, [line('a')])
   const valid = { input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h' } as const
   const cases: [fields: object, status: number, code: string, param?: string][] = [
@@ -165,7 +165,7 @@ t.test('refuses invalid requests', async t => {
   await client.files.delete(file.id)
 })
 
-t.test('lists have pages', async t => {
+t.test('lists of files and batches have pages', async t => {
   const made: string[] = []
   for (const name of ['a', 'b', 'c']) made.push((await sendFile(client, [line(name)], `${name}.jsonl`)).id)
   const newest = await client.files.list({ purpose: 'batch', limit: 2 })

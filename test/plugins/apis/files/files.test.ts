@@ -86,8 +86,10 @@ async function importLarge(t: Test, corral: Corral, name: string, mebibytes: num
   return { ...variant, address: `/api/files/${name}/Q8_0/${variant.revision}/${variant.files[0].path}` }
 }
 
-t.test('serves the files of a model', async t => {
-  const corral = await startCorral(t)
+const shared = startCorral(t)
+
+t.test('the files API serves the files of a model', async t => {
+  const corral = await shared
   const digest = sha256(BYTES).digest()
   const { status, body } = await corral.json(`/api/files/${DEMO}`)
   t.equal(status, 200)
@@ -182,7 +184,7 @@ t.test('serves the files of a model', async t => {
 })
 
 t.test('a file is served to its end if its model is deleted, and released if the client disconnects', async t => {
-  const corral = await startCorral(t)
+  const corral = await shared
   const models = join(corral.home, 'models')
   const { address, files, revision } = await importLarge(t, corral, 'me/large', 48)
   const response = await open(corral, address)
@@ -210,7 +212,8 @@ t.test('a file is served to its end if its model is deleted, and released if the
 })
 
 t.test('files require a key, and the API can be disabled', async t => {
-  const locked = await startCorral(t, { config: 'security:\n  api_keys: [secret]' })
+  const locked = await shared
+  await locked.reload('security: { api_keys: [secret] }')
   t.equal((await get(locked, `/api/files/${DEMO}`)).status, 401)
   t.equal((await get(locked, `/api/files/${DEMO}`, { authorization: 'Bearer secret' })).status, 200)
   const without = await startCorral(t, { config: 'api-files:\n  enabled: false' })

@@ -31,7 +31,7 @@ async function eventsOf(address: string, body: object): Promise<any[]> {
 /** Returns the names of fields that only the first object has. */
 const missing = (wanted: object, got: object) => Object.keys(wanted).filter(name => !(name in got))
 
-t.test('serves health, tools and router properties', async t => {
+t.test('the llama-server API serves health, tools and router properties', async t => {
   t.strictSame((await corral.json('/health')).body, { status: 'ok' })
   t.strictSame((await corral.json('/v1/health')).body, { status: 'ok' })
   t.strictSame((await corral.json('/tools')).body, [])

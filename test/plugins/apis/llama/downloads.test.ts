@@ -101,7 +101,7 @@ t.test('LM Studio downloads a model and shows its progress', async t => {
   t.equal((await remove(MODEL)).status, 200)
 })
 
-t.test('refuses to download a model that no hub has', async t => {
+t.test('the llama-server API refuses to download a model that no hub has', async t => {
   t.match(await corral.json('/models', { model: 'nobody/nothing' }), {
     status: 404,
     body: { error: { code: 404, type: 'not_found_error', corral_code: 'repo_not_found' } }

@@ -43,7 +43,7 @@ t.test('loads and unloads require an operator, and rerouted requests the role of
   t.equal((await corral.json('/health')).status, 200)
 })
 
-t.test('hides models that the key may not use', async t => {
+t.test('the llama-server API hides models that the key may not use', async t => {
   const [seen, all] = [await eventsFor(narrow), await eventsFor(operator)]
   t.match(await corral.json('/models/load', { model: 'helper' }, operator), { status: 200 })
   const states = (events: any[], model: string) =>

@@ -67,7 +67,7 @@ t.test('thinking cannot be ended unless the request enabled it', async t => {
   leave()
 })
 
-t.test('rejects invalid control requests', async t => {
+t.test('the chat API rejects invalid control requests', async t => {
   const ask = (body: object) => corral.json('/v1/chat/completions/control', { model: MODEL, ...body }, alice)
   for (const [body, status, code] of [
     [{ action: 'explode', id: 'x' }, 400, 'invalid_request'],

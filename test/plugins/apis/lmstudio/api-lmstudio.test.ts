@@ -23,7 +23,7 @@ const FACTS = {
   runtime: { name: /^llama\.cpp-/, version: String, supported_formats: ['gguf'] }
 }
 
-t.test('lists models with their states', async t => {
+t.test('the LM Studio API lists models with their states', async t => {
   const rows = async () => (await corral.json('/api/v0/models')).body
   const before = await rows()
   t.equal(before.object, 'list')
@@ -56,7 +56,7 @@ t.test('lists models with their states', async t => {
   })
 })
 
-t.test('answers contain their speed', async t => {
+t.test('answers of the LM Studio API contain their speed', async t => {
   const { body } = await corral.json('/api/v0/chat/completions', { ...chat, max_tokens: -1 })
   t.equal(body.choices[0].message.content, CAPITAL_ANSWER)
   t.match(body, { object: 'chat.completion', model: DEMO, usage: { completion_tokens: Number }, ...FACTS })
@@ -110,13 +110,13 @@ t.test('ttl sets how long a model stays loaded', async t => {
   })
 })
 
-t.test('creates embeddings', async t => {
+t.test('the LM Studio API creates embeddings', async t => {
   const { body } = await corral.json('/api/v0/embeddings', { model: ENCODER, input: ['a', 'b'] })
   t.match(body, { object: 'list', model: ENCODER, usage: { prompt_tokens: Number } })
   t.match(body.data[1], { object: 'embedding', index: 1, embedding: [Number] })
 })
 
-t.test('returns errors for invalid requests', async t => {
+t.test('the LM Studio API returns errors for invalid requests', async t => {
   const cases: [path: string, body: unknown, status: number, code: string][] = [
     ['/chat/completions', { ...chat, model: 'no/such-model' }, 404, 'model_not_found'],
     ['/chat/completions', { model: DEMO }, 400, 'invalid_request'],

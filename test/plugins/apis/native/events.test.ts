@@ -1,9 +1,11 @@
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { connect } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
-import { DEMO, startCorral, until } from '../../../support/corral.ts'
+import type { Role } from '../../../../core/http/roles.ts'
+import { type Corral, DEMO, type SendOptions, startCorral, until } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
+import { newFolder } from '../../../support/folder.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import { readState } from '../../../support/state-reader.ts'
 import { TINY_CHAT } from '../../models/download/support.ts'
@@ -13,14 +15,16 @@ const hub = await startHubEmulator(t, {
   repositories: { [PULLED]: { files: { 'tiny-F16.gguf': readFileSync(TINY_CHAT) } } },
   bandwidth: { total: 1024 * 1024 }
 })
-const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
-t.teardown(() => rmSync(home, { recursive: true, force: true }))
+const home = newFolder(t)
 const options = {
   home,
   env: { HF_ENDPOINT: hub.url, HF_HOME: join(home, 'hf'), HF_TOKEN: '', HF_HUB_OFFLINE: '' },
   config: `models:\n  ${DEMO}:\n    aliases: [helper]\n    pin: true\n`
 }
+const root = t
 const corral = await startCorral(t, options)
+/** The server of the last tests, with keys. */
+let next: Corral
 const [owner = '', name = ''] = DEMO.split('/')
 
 t.test('the feed starts with a snapshot that matches the lists', async t => {
@@ -82,10 +86,7 @@ t.test('a failed load has a reason until a load succeeds', async t => {
   t.teardown(state.leave)
   const own = () => state.records.get('model/team/broken')
   await until('the model is listed', own)
-  const configure = async (section: string) => {
-    corral.configure(`${options.config}${section}`)
-    await corral.json('/api/reload', {}, { local: true })
-  }
+  const configure = (section: string) => corral.reload(`${options.config}${section}`)
   await configure('  team/broken:\n    arguments: ["--no-such-flag"]\n')
   await corral.json('/api/load', { model: 'team/broken' })
   await until('the load failed', () => own().failure)
@@ -149,7 +150,7 @@ t.test('a stalled reader does not delay others', async t => {
   await state.leave()
 })
 
-t.test('refuses unknown topics, HEAD and too many streams', async t => {
+t.test('the feed refuses unknown topics, HEAD and too many streams', async t => {
   t.match(await corral.json('/api/events?topics=everything'), { status: 400, body: { code: 'invalid_request' } })
   t.equal((await corral.send('/api/events', undefined, { method: 'HEAD' })).status, 405)
   const some = await readState(corral, '?topics=server,memory')
@@ -171,10 +172,64 @@ t.test('a restarted server sends a new snapshot', async t => {
   await until('a snapshot', () => before.events.length > 0)
   await corral.end()
   await before.read
-  const next = await startCorral(t, options)
+  next = await startCorral(root, options)
   const after = await readState(next, '', { headers: { 'last-event-id': before.lastId() } })
   await until('a snapshot', () => after.events.length > 0)
   t.equal(after.events[0]!.event, 'snapshot')
   t.match(after.of('model'), [{ name: `${owner}/${name}` }])
   await after.leave()
+})
+
+const OTHER = 'team/other'
+const local = { local: true }
+let keyless!: Awaited<ReturnType<typeof readState>>
+let operator!: SendOptions
+let user!: SendOptions
+
+async function keyOf(name: string, role: Role, models?: string[]) {
+  const { body } = await next.json('/api/keys', { name, role, ...(models && { models }) }, local)
+  return { headers: { authorization: `Bearer ${body.key}` } }
+}
+
+t.test('each role sees the records that it may see in lists', async t => {
+  await next.json('/api/copy', { source: DEMO, destination: OTHER }, local)
+  keyless = await readState(next)
+  operator = await keyOf('operator', 'operator')
+  user = await keyOf('user', 'user')
+  const narrow = await keyOf('narrow', 'user', [OTHER])
+  const states = await Promise.all([operator, user, narrow].map(init => readState(next, '', init)))
+  const [all, some, few] = states as [(typeof states)[0], (typeof states)[0], (typeof states)[0]]
+  await until('snapshots', () => states.every(({ events }) => events.length > 0))
+  const topicsOf = ({ records }: typeof all) => [...new Set([...records.keys()].map(key => key.split('/')[0]))].sort()
+  t.strictSame(topicsOf(some), ['model', 'server'])
+  t.strictSame(topicsOf(few), ['model', 'server'])
+  t.ok(['build', 'model', 'requests', 'server'].every(topic => topicsOf(all).includes(topic)))
+  t.strictSame(each(few.of('model'), 'name'), [OTHER])
+  t.equal((await next.json('/api/load', { model: DEMO }, operator)).status, 200)
+  await until('the load is visible', () => some.of('engine')[0]?.state === 'loaded')
+  t.equal((await next.json('/api/stop', { model: DEMO }, operator)).status, 200)
+  t.equal((await next.json('/api/load', { model: OTHER }, operator)).status, 200)
+  await until('the load of its own model is visible', () => few.of('engine')[0]?.state === 'loaded')
+  t.notMatch(JSON.stringify(few.events), DEMO)
+  for (const topic of ['pull', 'memory', 'build', 'requests']) t.strictSame(some.of(topic), [], topic)
+  await until('memory is visible', () => all.of('memory').some(({ reserved }) => reserved > 0))
+
+  const foreign = await readState(next, '', { headers: { ...narrow.headers, 'last-event-id': all.events[0]!.id } })
+  await until('a snapshot', () => foreign.events.length > 0)
+  t.equal(foreign.events[0]!.event, 'snapshot', 'ids of other views are not accepted')
+  await Promise.all([...states, foreign].map(({ leave }) => leave()))
+})
+
+t.test('a key is required, and revoking it ends the stream', async t => {
+  await until('a snapshot', () => keyless.events.length > 0)
+  t.equal(keyless.reply.status, 200, 'the stream was opened before there were keys')
+  t.match(await next.json('/api/events'), { status: 401, body: { code: 'unauthorized' } })
+  const [state, other] = [await readState(next, '', user), await readState(next, '', operator)]
+  await until('a snapshot', () => state.events.length > 0)
+  t.equal((await next.send('/api/keys/user', undefined, { local: true, method: 'DELETE' })).status, 200)
+  await state.read
+  t.match(await next.json('/api/events', undefined, user), { status: 401 })
+  await next.json('/api/delete', { model: OTHER }, { ...operator, method: 'DELETE' })
+  await until('the other stream continues', () => !other.records.has(`model/${OTHER}`))
+  await Promise.all([other.leave(), keyless.leave()])
 })

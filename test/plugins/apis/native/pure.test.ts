@@ -12,7 +12,7 @@ import { readCases } from '../../../support/cases.ts'
 
 const CASES = readCases('native')
 
-t.test('chooses the framing by the Accept header', t => {
+t.test('the native API chooses the framing by the Accept header', t => {
   const table: [accept: string | null, onApi: Framing][] = CASES.framings
   for (const [accept, onApi] of table) {
     const choose = (fallback: Framing) =>
@@ -27,7 +27,7 @@ t.test('chooses the framing by the Accept header', t => {
   t.end()
 })
 
-t.test('parses options with aliases and nulls, and refuses invalid ones', t => {
+t.test('the native API parses options with aliases and nulls, and refuses invalid ones', t => {
   t.same(parseOptions({ num_predict: 5, temperature: 0, seed: 7, stop: ['x'], num_gpu: -1 }), {
     load: { n_gpu_layers: -1 },
     sampling: { max_tokens: 5, temperature: 0, seed: 7, stop: ['x'] }
@@ -49,7 +49,7 @@ t.test('parses options with aliases and nulls, and refuses invalid ones', t => {
   t.end()
 })
 
-t.test('parses durations', t => {
+t.test('the native API parses durations', t => {
   const table: [unknown, number | null | undefined][] = [[Number.NaN, undefined], ...CASES.durations]
   for (const [value, ms] of table) t.equal(parseDuration(value), ms ?? undefined, JSON.stringify(value))
   t.end()
@@ -61,7 +61,7 @@ const seeing = {
   metadata: { capabilities: ['completion', 'vision'], info: {} }
 } as unknown as StoredVariant
 
-t.test('converts native messages for the engine', t => {
+t.test('the native API converts native messages for the engine', t => {
   t.same(engineMessages([{ content: 'Hi' }]), [{ role: 'user', content: 'Hi' }])
   t.same(engineMessages(CASES.calls), CASES.convertedCalls)
   t.match(chatCall({ messages: [{ content: 'x', images: ['iVBORw0K'] }] }, seeing, {}).body.messages, [
@@ -100,7 +100,7 @@ t.test('events are parsed however the bytes are split', t => {
   t.end()
 })
 
-t.test('formats parameter counts', t => {
+t.test('the native API formats parameter counts', t => {
   t.equal(parameterSize(2_033_408), '2.03M')
   t.equal(parameterSize(7_615_616_512), '7.62B')
   t.equal(parameterSize(undefined), '')

@@ -147,7 +147,7 @@ t.test('changes contain only changed fields, and null for removed ones', async t
   t.strictSame(all.shown()[2], { removed: ['b'], set: [] }, 'an equal record is not a change')
 })
 
-t.test('does not poll without followers, and sends nothing without changes', async t => {
+t.test('the feed does not poll without followers, and sends nothing without changes', async t => {
   const { feed, looks, set } = feedOf(model('a', { size: 1 }))
   set(model('a', { size: 2 }))
   await new Promise(resolve => setTimeout(resolve, 300))
@@ -248,7 +248,7 @@ t.test(
   }
 )
 
-t.test('limits followers per client and in total', async t => {
+t.test('the feed limits followers per client and in total', async t => {
   const { feed } = feedOf(model('a', { n: 0 }))
   const of = (turn: string) => follow(feed, { caller: { ...operator, turn } })
   const own = Array.from({ length: 16 }, () => of('key:a'))

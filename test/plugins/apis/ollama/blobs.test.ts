@@ -111,7 +111,7 @@ t.test('files of stored models can be used as blobs', async t => {
   t.notOk(await blobs.has(digest))
 })
 
-t.test('detects the format and role of uploaded files', async t => {
+t.test('create detects the format and role of uploaded files', async t => {
   const root = t.testdir({})
   const sent = (name: string, content: Buffer): UploadedFile => {
     const path = join(root, sha256(content))

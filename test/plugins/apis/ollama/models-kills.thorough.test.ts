@@ -1,14 +1,13 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { request } from 'node:http'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { DEMO, startCorral, until } from '../../../support/corral.ts'
+import { newFolder } from '../../../support/folder.ts'
 
-const home = mkdtempSync(join(tmpdir(), 'corral-models-'))
-t.teardown(() => rmSync(home, { recursive: true, force: true }))
+const home = newFolder(t)
 const models = join(home, 'models')
 const partsOf = () => readdirSync(join(models, '.blobs')).filter(name => name.endsWith('.part'))
 const sha256 = (content: Buffer) => createHash('sha256').update(content).digest('hex')

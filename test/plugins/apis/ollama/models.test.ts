@@ -43,7 +43,7 @@ function beginUpload(url: string, headers: Record<string, string>): Promise<{ st
 }
 const names = async () => (await client.list()).models.map(({ name }) => name).sort()
 
-t.test('creates a model from another one', async t => {
+t.test('the Ollama API creates a model from another one', async t => {
   const events: any[] = []
   for await (const event of await client.create({
     model: 'leo',
@@ -242,7 +242,7 @@ t.test('uploads blobs and refuses invalid ones', async t => {
   })
 })
 
-t.test('creates a model from an uploaded file', async t => {
+t.test('the Ollama API creates a model from an uploaded file', async t => {
   // A file that no model contains.
   const mine = Buffer.from(bytes)
   const at = mine.indexOf('general.name')
@@ -260,7 +260,7 @@ t.test('creates a model from an uploaded file', async t => {
   })
 })
 
-t.test('quantizes a GGUF', async t => {
+t.test('the Ollama API quantizes a GGUF', async t => {
   const events: any[] = []
   for await (const event of await client.create({ model: 'me/q4', from: DEMO, quantize: 'q4_K_M', stream: true })) {
     events.push(event)
@@ -284,7 +284,7 @@ t.test('quantizes a GGUF', async t => {
   await client.delete({ model: 'me/q8' })
 })
 
-t.test('creates a SafeTensors model from its files', async t => {
+t.test('the Ollama API creates a SafeTensors model from its files', async t => {
   const folder: Record<string, Buffer> = {
     'model.safetensors': safetensorsBytes(),
     'config.json': Buffer.from('{"model_type":"llama","max_position_embeddings":512}'),
@@ -328,7 +328,7 @@ t.test('the native API creates models too', async t => {
   t.match((await lines.text()).trim().split('\n').at(-1), '{"status":"success"}')
 })
 
-t.test('creates models with tags', async t => {
+t.test('the Ollama API creates models with tags', async t => {
   await client.create({ model: 'tagged:v1', from: DEMO, system: 'You are Leo.' })
   t.ok((await names()).includes('tagged:v1'), 'the name is shown as created')
   t.equal(await ask('tagged:v1'), 'I am Leo.')
@@ -350,7 +350,7 @@ t.test('creates models with tags', async t => {
   )
 })
 
-t.test('accepts a Modelfile from older clients', async t => {
+t.test('the Ollama API accepts a Modelfile from older clients', async t => {
   const modelfile = `FROM ${DEMO}\nSYSTEM """You are\nLeo."""\nPARAMETER stop "a"\nPARAMETER stop "b"\n`
   const reply = await send('/create', { name: 'me/old', modelfile, stream: false })
   t.strictSame(await reply.json(), { status: 'success' })

@@ -35,7 +35,7 @@ t.test('a truncated tool call is dropped', async t => {
   }
 })
 
-t.test('streams log probabilities, and refuses what it cannot do', async t => {
+t.test('the official client streams log probabilities, and refuses what it cannot do', async t => {
   const asked = { model: 'tiny-chat', messages: [CAPITAL_QUESTION], logprobs: true, top_logprobs: 3, stream: false }
   const [{ logprobs }] = (await post(`${address}/api/chat`, asked)).lines
   const streamed = await post(`${address}/api/chat`, { ...asked, stream: true })
@@ -99,7 +99,7 @@ t.test('a conversation that is too long is truncated or refused', async t => {
   }
 })
 
-t.test('loads and unloads', async t => {
+t.test('the official client loads and unloads', async t => {
   await unload()
   const load = await post(`${address}/api/generate`, { model: 'tiny-chat', keep_alive: -1 })
   t.match(load.lines, [{ done: true, done_reason: 'load', response: '' }])
@@ -114,7 +114,7 @@ t.test('loads and unloads', async t => {
   await unloaded()
 })
 
-t.test('creates embeddings', async t => {
+t.test('the official client creates embeddings', async t => {
   const { embeddings, ...counts } = await client.embed({ model: 'tiny-chat', input: ['Paris', 'London'] })
   t.equal(embeddings.length, 2)
   for (const embedding of embeddings) t.ok(Math.abs(length(embedding) - 1) < 1e-6 && embedding.length === 256)
@@ -212,7 +212,7 @@ t.test('embedding models create embeddings and refuse chats', async t => {
   }
 })
 
-t.test('resolves names that several owners have, and variants', async t => {
+t.test('the official client resolves names that several owners have, and variants', async t => {
   const file = `${t.testdir()}/one.gguf`
   writeGguf(file)
   for (const model of ['a/twin', 'b/twin', 'library/own', 'c/own', 'a/single:Q8_0', 'a/single:Q4_K_M']) {

@@ -28,7 +28,7 @@ const get = (path: string) => ask('GET', url + path, HEADERS)
 const send = (path: string, body: unknown, method = 'POST') => ask(method, url + path, HEADERS, JSON.stringify(body))
 const MODEL = 'test/tiny-GGUF:latest'
 
-t.test('verifies the connection, then pulls a model with progress', async t => {
+t.test('Open WebUI verifies the connection, then pulls a model with progress', async t => {
   const { version } = (await get('/api/version')).lines[0]
   const parts: string[] = version.replace(/^v|-.*/, '').split('.')
   t.ok(
@@ -57,7 +57,7 @@ t.test('verifies the connection, then pulls a model with progress', async t => {
   })
 })
 
-t.test('lists models, models in memory, and details', async t => {
+t.test('Open WebUI lists models, models in memory, and details', async t => {
   const { models } = (await get('/api/tags')).lines[0]
   t.match(models, [{ name: MODEL, model: MODEL, details: { parameter_size: String, quantization_level: 'Q8_0' } }])
   await send('/api/generate', { model: MODEL, prompt: '', stream: false })
@@ -123,7 +123,7 @@ t.test('other APIs work at the same base address', async t => {
   t.match(messages, { status: 200, lines: [{ type: 'message', content: [{ text: CAPITAL_ANSWER }] }] })
 })
 
-t.test('embeds documents', async t => {
+t.test('Open WebUI embeds documents', async t => {
   const { status, lines } = await send('/api/embed', {
     input: ['Paris', 'London', 'x '.repeat(9000)],
     model: MODEL,
@@ -164,7 +164,7 @@ t.test('uploads a model file, creates, copies and deletes the model', async t =>
   t.match(await send('/api/delete', { model: 'copy:latest' }, 'DELETE'), { status: 404, lines: [{ error: String }] })
 })
 
-t.test('unloads a model', async t => {
+t.test('Open WebUI unloads a model', async t => {
   const unloaded = await send('/api/generate', { model: MODEL, keep_alive: 0, prompt: '' })
   t.match(unloaded, { status: 200, type: /^application\/json/, lines: [{ done_reason: 'unload' }] })
   await until('no model is in memory', async () => (await get('/api/ps')).lines[0].models.length === 0)

@@ -89,7 +89,7 @@ t.test('a pull maps names to hubs', t => {
 
 const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
 
-t.test('parses the listen address and maps its paths', t => {
+t.test('the Ollama API parses the listen address and maps its paths', t => {
   t.same(readListen('127.0.0.1:11434', 11435, LISTEN), { host: '127.0.0.1', port: 11434 })
   t.same(readListen('[::1]:0', 11435, LISTEN), { host: '::1', port: 0 })
   t.same(readListen('localhost:1', 11435, LISTEN), { host: 'localhost', port: 1 })

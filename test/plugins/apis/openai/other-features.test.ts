@@ -200,7 +200,7 @@ t.test('embeddings support base64, dimensions, lists and tokens', async t => {
   )
 })
 
-t.test('ranks documents and texts', async t => {
+t.test('the OpenAI API ranks documents and texts', async t => {
   const documents = ['Paris is the capital of France.', { text: 'Bananas are yellow.' }, 'The sky is blue.']
   const rank = (fields: object = {}, path = '/rerank') =>
     service.json(path, { model: 'Random/Ranker', query: 'What is the capital?', documents, ...fields })
@@ -238,7 +238,7 @@ t.test('ranks documents and texts', async t => {
   t.match(await service.json('/chat/completions', chat), refused({ code: 'unsupported_capability' }))
 })
 
-t.test('tokenizes with every kind of model', async t => {
+t.test('the OpenAI API tokenizes with every kind of model', async t => {
   for (const model of [MODEL, 'random/vectors', 'random/ranker']) {
     const { body } = await service.json('/tokenize', { model, content: 'Hello there', with_pieces: true })
     t.match(body.tokens[0], { id: Number, piece: String }, model)

@@ -85,7 +85,7 @@ t.test('the usage of several choices is summed up in the last chunk', async t =>
   t.match(late.at(-1)!.usage, usage(3, 1), 'counts may arrive after the text ends')
 })
 
-t.test('formats log probabilities for chats and completions', async t => {
+t.test('the OpenAI API formats log probabilities for chats and completions', async t => {
   const tokens = [token('Hi', -0.5, ['Ho', -1]), token('', -0.1), token(' there', -0.25, ['!', -2], ['?', -3])]
   t.strictSame(chatLogprobs(tokens, 1), [
     { token: 'Hi', bytes: [72, 105], logprob: -0.5, top_logprobs: [{ token: 'Hi', bytes: [72, 105], logprob: -0.5 }] },
@@ -112,7 +112,7 @@ t.test('formats log probabilities for chats and completions', async t => {
   ])
 })
 
-t.test('assembles a complete answer', async t => {
+t.test('the OpenAI API assembles a complete answer', async t => {
   const call = (index: number, more: object) => ({ toolCalls: [{ index, arguments: '', ...more }] })
   const deltas: Delta[] = [
     { choice: 1, content: 'Hi', logprobs: [token('Hi', -1)] },
@@ -184,7 +184,7 @@ t.test('function calls have the older format', async t => {
   t.match(choice, { finish_reason: 'function_call', message: { function_call: { name: 'f', arguments: '{}' } } })
 })
 
-t.test('writes completions with echo, log probabilities and max_tokens 0', async t => {
+t.test('the OpenAI API writes completions with echo, log probabilities and max_tokens 0', async t => {
   const operation = 'completion'
   const deltas: Delta[] = [
     { choice: 1, content: 'b' },
@@ -284,7 +284,7 @@ t.test('formatting thousands of embeddings does not block the event loop', async
   })
 })
 
-t.test('formats rankings', async t => {
+t.test('the OpenAI API formats rankings', async t => {
   const reply = CASES.scores
   const documents = ['a', 'b', 'c']
   t.strictSame(
@@ -296,7 +296,7 @@ t.test('formats rankings', async t => {
   t.notOk('document' in all[0]!)
 })
 
-t.test('lists models in pages', async t => {
+t.test('the OpenAI API lists models in pages', async t => {
   const models = ['a', 'b', 'c', 'd'].map(name => ({ model: variantOf('x', name) }))
   const page = (query: object) => {
     const { data, ...rest } = modelPage(models, () => FACTS, query)
@@ -315,7 +315,7 @@ t.test('lists models in pages', async t => {
   )
 })
 
-t.test('maps engine errors to codes and messages', async t => {
+t.test('the OpenAI API maps engine errors to codes and messages', async t => {
   const error = (code: number, message: string, type = 'server_error', more = {}) =>
     JSON.stringify({ error: { code, message, type, ...more } })
   const table: [number, string, ErrorCode, string][] = CASES.engine
@@ -330,7 +330,7 @@ t.test('maps engine errors to codes and messages', async t => {
   t.ok(requestError(400, error(400, 'x'.repeat(5000))).message.length < 500)
 })
 
-t.test("renders errors in OpenAI's format", async t => {
+t.test("the OpenAI API renders errors in OpenAI's format", async t => {
   const table: [ErrorCode, string][] = CASES.errorTypes
   for (const [code, type] of table) {
     t.strictSame(openaiErrorBody(new CorralError(code, 'text')), {
@@ -406,7 +406,7 @@ t.test('engine events are passed on whole, however their bytes are split', async
   }
 })
 
-t.test('takes the input of a freeform call out of its arguments, however they are split', async t => {
+t.test('the OpenAI API takes the input of a freeform call out of its arguments, however they are split', async t => {
   const texts = ['', 'a', '"', '\\', '\n', '\u0000', 'ä', '🦙', '}', '{"input":"', '\\u0041', '\u2028']
   for (let seed = 1; seed <= trialCount(500); seed++) {
     const random = randomNumbers(seed)
@@ -430,7 +430,7 @@ t.test('takes the input of a freeform call out of its arguments, however they ar
   t.pass('no difference')
 })
 
-t.test('reads what models without a grammar write', async t => {
+t.test('the OpenAI API reads what models without a grammar write', async t => {
   const table: [string, string][] = CASES.ungrammatical
   for (const [json, input] of table) t.equal(freeformInput(json), input, json)
 })

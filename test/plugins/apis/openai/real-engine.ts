@@ -1,5 +1,3 @@
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import type { Test } from 'tap'
@@ -11,6 +9,7 @@ import { createLlamaServerEngine } from '../../../../runtimes/llama-server/engin
 import { buildOf } from '../../../runtimes/llama-server/support.ts'
 import { until } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
+import { newFolder } from '../../../support/folder.ts'
 import { type Declared, mustBe } from './declared-types.ts'
 import { startService } from './support.ts'
 
@@ -22,8 +21,7 @@ export const question = { role: 'user' as const, content: 'What is the capital o
  * started.
  */
 export async function startRealEngine(t: Test, variants: StoredVariant[]) {
-  const runs = mkdtempSync(join(tmpdir(), 'corral-hosted-'))
-  t.teardown(() => rmSync(runs, { recursive: true, force: true }))
+  const runs = newFolder(t)
   const build = buildOf(join(engineBuildFolder(), process.platform === 'win32' ? 'llama-server.exe' : 'llama-server'))
   const asked: string[] = []
   const service = await startService(t, {

@@ -53,7 +53,7 @@ function complete(body: Fields, variant: Model = able('completion')): Generation
   return completionGeneration(whole, modelRequest(whole, variant))
 }
 
-t.test('converts chats for the engine', async t => {
+t.test('the OpenAI API converts chats for the engine', async t => {
   const sent = (body: Fields) => chat({ ...base, ...body }).body
   // The engine always streams. A complete answer is assembled from its stream.
   const plain = { ...defaults, ...base, stream: true, stream_options: { include_usage: true } }
@@ -71,7 +71,7 @@ t.test('converts chats for the engine', async t => {
   t.notOk(chat({ ...base, stream: true, logprobs: true }).passesBytes)
 })
 
-t.test('offers freeform tools as functions and names the tools that are left out', async t => {
+t.test('the OpenAI API offers freeform tools as functions and names the tools that are left out', async t => {
   const named = (name: string) => ({ type: 'function', function: { name } })
   const custom = {
     type: 'custom',
@@ -110,7 +110,7 @@ t.test('offers freeform tools as functions and names the tools that are left out
   ])
 })
 
-t.test("converts every history that the SDK's types allow", async t => {
+t.test("the OpenAI API converts every history that the SDK's types allow", async t => {
   for (let seed = 1; seed <= trialCount(2000); seed++) {
     const messages = randomMessages(t, seed)
     try {
@@ -122,7 +122,7 @@ t.test("converts every history that the SDK's types allow", async t => {
   t.pass('no history was refused')
 })
 
-t.test('parses the fields that all APIs share', async t => {
+t.test('the OpenAI API parses the fields that all APIs share', async t => {
   const request = modelRequest({
     model: 'A/B:Q8_0',
     messages,
@@ -138,7 +138,7 @@ t.test('parses the fields that all APIs share', async t => {
   t.equal(modelRequest({ model: 'a/b', keep_alive: null }).lease.keepAlive, undefined)
 })
 
-t.test('converts messages for the engine', async t => {
+t.test('the OpenAI API converts messages for the engine', async t => {
   const table: [string, any, any][] = CASES.messages
   for (const [what, given, wanted] of table) t.strictSame(engineMessages([given]), [wanted ?? given], what)
 
@@ -160,7 +160,7 @@ t.test('converts messages for the engine', async t => {
   ])
 })
 
-t.test('converts completions for the engine', async t => {
+t.test('the OpenAI API converts completions for the engine', async t => {
   const sent = (body: Fields, variant = able('completion')) => {
     const { body: given, head, passesBytes } = complete(body, variant)
     const { temperature, top_p, top_k, seed, max_tokens, stream, stream_options, model, ...fields } = given
@@ -197,7 +197,7 @@ t.test('converts completions for the engine', async t => {
 
 const image = (url: unknown) => ({ messages: [{ content: [{ type: 'image_url', image_url: { url } }] }] })
 
-t.test('refuses invalid chats and names the field', async t => {
+t.test('the OpenAI API refuses invalid chats and names the field', async t => {
   const missing = [
     [{ model: undefined }, 'model', 'invalid_model_name'],
     [{ messages: undefined }, 'messages', undefined, 'is missing. It must be a list of objects that is not empty.$'],
@@ -233,7 +233,7 @@ t.test('refuses invalid chats and names the field', async t => {
   }
 })
 
-t.test('refuses other invalid requests and names the field', async t => {
+t.test('the OpenAI API refuses other invalid requests and names the field', async t => {
   const completions: [Fields, string, ErrorCode?][] = [
     [{ prompt: undefined }, 'prompt'],
     [{ prompt: {} }, 'prompt'],

@@ -101,7 +101,7 @@ function check(t: Test, events: ResponseEvent[], response: ResponseObject): void
   t.match(snapshot, JSON.parse(JSON.stringify(response)), 'the client assembles the same response from the events')
 }
 
-t.test('writes reasoning, text and calls as events', async t => {
+t.test('the Responses API writes reasoning, text and calls as events', async t => {
   const { events, response } = write(t, headOf({ tools: [TOOL] }), CASES.deltas)
   t.strictSame(
     events.map(({ type }) => type.replace('response.', '')),
@@ -128,7 +128,7 @@ t.test('writes reasoning, text and calls as events', async t => {
   })
 })
 
-t.test('calls of namespaced functions', async t => {
+t.test('calls of namespaced functions name their namespace', async t => {
   const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }
   const { response } = write(t, headOf({ tools: [TOOL, group] }), [
     { toolCalls: [{ index: 0, name: 'look', arguments: '{}' }] },
@@ -178,7 +178,7 @@ t.test('calls of tools of every type come back as items of their type', async t 
   t.match(response.tools, HOSTED_TYPES)
 })
 
-t.test('truncated calls of tools of every type', async t => {
+t.test('truncated calls of tools of every type are incomplete', async t => {
   const cases: [string, string, object][] = CASES.truncatedCalls
   for (const [name, text, item] of cases) {
     const deltas: Delta[] = [{ toolCalls: [{ index: 0, name, arguments: text }] }, { finish: 'length' }]
@@ -187,7 +187,7 @@ t.test('truncated calls of tools of every type', async t => {
   }
 })
 
-t.test('truncated and empty answers', async t => {
+t.test('truncated answers are incomplete, and empty answers are complete', async t => {
   const cut = write(t, headOf(), [{ content: 'Once' }, { finish: 'length' }]).response
   t.match(cut, {
     status: 'incomplete',
@@ -202,7 +202,7 @@ t.test('truncated and empty answers', async t => {
   t.match(empty, { status: 'completed', output: [{ type: 'message', content: [{ text: '' }] }] })
 })
 
-t.test('log probabilities as requested', async t => {
+t.test('log probabilities are returned as requested', async t => {
   const token = (text: string, logprob: number) => ({ id: 7, token: text, bytes: [...Buffer.from(text)], logprob })
   const given = [{ ...token('Pa', -0.1), top_logprobs: [token('Pa', -0.1), token('Ro', -2)] }]
   const told = { token: 'Pa', bytes: [80, 97], logprob: -0.1 }
@@ -285,14 +285,14 @@ const call = (call_id: string, name: string, args = '{"a":1}') => ({
   arguments: args
 })
 
-t.test('converts input to messages for the engine', async t => {
+t.test('the Responses API converts input to messages for the engine', async t => {
   const table: [string, string | unknown[], unknown[], string?][] = CASES.messages
   for (const [what, input, expected, instructions] of table) {
     t.strictSame(messagesOf(input, instructions).messages, expected, what)
   }
 })
 
-t.test('reports the input item of each message', async t => {
+t.test('the Responses API reports the input item of each message', async t => {
   const input = [
     { role: 'system', content: 'Rhyme.' },
     user([{ type: 'input_image', image_url: PIXEL }]),
@@ -307,7 +307,7 @@ t.test('reports the input item of each message', async t => {
   ])
 })
 
-t.test('completes items and resolves references', async t => {
+t.test('the Responses API completes items and resolves references', async t => {
   const stored: Item = CASES.stored
   const items = readInput(
     [user('Hi'), { type: 'item_reference', id: 'fc_1' }, { id: 'fc_1' }, { ...user('Hi'), id: 'msg_mine' }],
@@ -320,7 +320,7 @@ t.test('completes items and resolves references', async t => {
   for (const item of items) mustBe('ResponseItem', item)
 })
 
-t.test('refuses invalid input and names the place', async t => {
+t.test('the Responses API refuses invalid input and names the place', async t => {
   const table: [unknown, string, string][] = CASES.invalidItems
   for (const [item, code, param] of table) {
     const found = refusal(() => messagesOf([item]))
@@ -329,7 +329,7 @@ t.test('refuses invalid input and names the place', async t => {
   }
 })
 
-t.test('converts request fields for the engine', async t => {
+t.test('the Responses API converts request fields for the engine', async t => {
   const table: [Record<string, unknown>, Record<string, unknown>][] = CASES.fields
   for (const [request, fields] of table) {
     t.strictSame(JSON.parse(JSON.stringify(engineFields(request).fields)), fields, JSON.stringify(request))
@@ -350,7 +350,7 @@ t.test('converts request fields for the engine', async t => {
   }
 })
 
-t.test('offers tools that the client runs and names the ones that are left out', async t => {
+t.test('the Responses API offers tools that the client runs and names the ones that are left out', async t => {
   const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL, { type: 'web_search' }] }
   const { tools, fields } = engineFields({
     tools: [{ type: 'web_search' }, TOOL, group, { type: 'local_shell' }, { ...group, name: 'none', tools: [] }]
@@ -365,7 +365,7 @@ t.test('offers tools that the client runs and names the ones that are left out',
   )
 })
 
-t.test('offers tools of every type and obeys every choice', async t => {
+t.test('the Responses API offers tools of every type and obeys every choice', async t => {
   const table: [
     string,
     Record<string, unknown>,
@@ -387,7 +387,7 @@ t.test('offers tools of every type and obeys every choice', async t => {
   }
 })
 
-t.test("accepts every history that the SDK's types allow", async t => {
+t.test("the Responses API accepts every history that the SDK's types allow", async t => {
   const types = new Set<unknown>()
   for (let seed = 1; seed <= trialCount(2000); seed++) {
     const items = randomItems(t, seed)
@@ -404,7 +404,7 @@ t.test("accepts every history that the SDK's types allow", async t => {
   t.ok(types.size > 28, `${types.size} types of items`)
 })
 
-t.test("offers or names every tool of the SDK's types", async t => {
+t.test("the Responses API offers or names every tool of the SDK's types", async t => {
   const [{ of }] = sdkShapes(t.testdir(), RESPONSES, ['Tool'], 'openai') as any
   for (const shape of of) {
     const tool = randomValue(shape, randomNumbers(1)) as { type: string }
@@ -418,7 +418,7 @@ t.test("offers or names every tool of the SDK's types", async t => {
   }
 })
 
-t.test('refuses unsupported features', async t => {
+t.test('the Responses API refuses unsupported features', async t => {
   const table: [Record<string, unknown>, string, string][] = CASES.unsupported
   for (const [request, code, param] of table) {
     t.match(
@@ -538,7 +538,7 @@ t.test('stored responses: no owner can evict those of others', async t => {
   t.throws(() => responses.get('key:other', 'r0'), { code: 'response_not_found' })
 })
 
-t.test('lists items in pages', async t => {
+t.test('the Responses API lists items in pages', async t => {
   const items = ['a', 'b', 'c', 'd', 'e'].map(id => itemOf(id, ''))
   const ids = (page: ReturnType<typeof itemPage>) => page.data.map(({ id }) => id).join('')
   t.equal(ids(itemPage(items, {})), 'edcba')

@@ -52,7 +52,7 @@ t.test('compacts a conversation of any length, and continues it', async t => {
   t.match(await create({ input: window, max_output_tokens: 5 }), { object: 'response' })
 })
 
-t.test('creates a response', async t => {
+t.test('the Responses API creates a response', async t => {
   const response = await create({ input: CAPITAL, metadata: { of: 'mine' }, user: 'me' })
   t.equal(response.output_text, CAPITAL_ANSWER)
   mustBe('Response', response)
@@ -77,7 +77,7 @@ t.test('creates a response', async t => {
   t.match(named, { output_text: 'I am Leo.', model: 'CORRAL/tiny-chat:latest', instructions: 'You are Leo.' })
 })
 
-t.test('streams a response', async t => {
+t.test('the Responses API streams a response', async t => {
   const raw = await corral.send('/v1/responses', { model: DEMO, input: CAPITAL, stream: true })
   t.equal(raw.headers.get('content-type'), 'text/event-stream')
   t.equal(raw.headers.get('cache-control'), 'no-cache, no-transform')
@@ -249,7 +249,7 @@ t.test('an answer that reaches its token limit is incomplete', async t => {
   t.equal(events.at(-1)!.type, 'response.incomplete')
 })
 
-t.test('stores responses, continues them and deletes them', async t => {
+t.test('the Responses API stores responses, continues them and deletes them', async t => {
   const first = await create({ input: 'My name is Rosa.', instructions: 'Be kind.' })
   const stream = client.responses.stream({ model: DEMO, input: 'What is my name?', previous_response_id: first.id })
   const second = await stream.finalResponse()

@@ -1,5 +1,3 @@
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
@@ -10,13 +8,13 @@ import { until } from '../../../support/corral.ts'
 import { each } from '../../../support/each.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { failure } from '../../../support/failure.ts'
+import { newFolder } from '../../../support/folder.ts'
 import { startService, variantOf } from './support.ts'
 
 // Runs the official client against a real llama-server: results must match those of OpenAI's service.
 // test/clients has the usual requests.
 const MODEL = 'corral/tiny-chat'
-const runs = mkdtempSync(join(tmpdir(), 'corral-openai-'))
-t.teardown(() => rmSync(runs, { recursive: true, force: true }))
+const runs = newFolder(t)
 const build = buildOf(join(engineBuildFolder(), process.platform === 'win32' ? 'llama-server.exe' : 'llama-server'))
 let started = 0
 const service = await startService(t, {
@@ -35,7 +33,7 @@ const service = await startService(t, {
 const client = new OpenAI({ baseURL: service.url, apiKey: 'any', maxRetries: 0 })
 const question = { role: 'user' as const, content: 'What is the capital of France?' }
 const ANSWER = 'The capital of France is Paris.'
-t.test('lists and shows models', async t => {
+t.test('the OpenAI API lists and shows models', async t => {
   const list = await client.models.list()
   t.strictSame(each(list.data, 'id'), ['corral/tiny-chat', 'corral/tiny-chat:Q8_0', 'Other/One.5'])
   t.match(list.data[0], {
@@ -78,7 +76,7 @@ t.test('lists and shows models', async t => {
   t.equal(started, 0, 'no model is loaded')
 })
 
-t.test('answers with the name in the request', async t => {
+t.test('the OpenAI API answers with the name in the request', async t => {
   const messages = [question]
   const stream = await client.chat.completions.create({ model: 'Corral/tiny-chat:LATEST', messages, stream: true })
   for await (const chunk of stream) t.equal(chunk.model, 'Corral/tiny-chat:LATEST')
@@ -111,7 +109,7 @@ t.test('options work on /v1', async t => {
   t.ok(new Set(random).size > 1, 'answers differ without a seed')
 })
 
-t.test('tokenizes and detokenizes', async t => {
+t.test('the OpenAI API tokenizes and detokenizes', async t => {
   const { body } = await service.json('/tokenize', { model: MODEL, content: 'Hello there' })
   t.ok(body.tokens.length > 0)
   t.match((await service.json('/detokenize', { model: MODEL, tokens: body.tokens })).body, { content: /Hello there/ })

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../../../core/system/package-info.ts'
@@ -6,9 +6,16 @@ import { explainUnsuitablePython, type PythonFacts, pythonNames } from '../../..
 import { installFailure } from '../../../../core/system/python/install-failure.ts'
 import { downloadedPackage } from '../../../../core/system/python/python-packages.ts'
 import { converterProgress, quantizeProgress } from '../../../../plugins/models/conversion/convert-model.ts'
-import { DTYPES, planDtype, requiredDiskBytes } from '../../../../plugins/models/conversion/dtypes.ts'
+import {
+  DTYPES,
+  modelArchitectures,
+  planDtype,
+  requiredDiskBytes,
+  supportedArchitectures
+} from '../../../../plugins/models/conversion/dtypes.ts'
 import { classifyFailure, type FailureCause } from '../../../../plugins/models/conversion/failures.ts'
 import { parseRequirements } from '../../../../plugins/models/conversion/python-environment.ts'
+import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { readCases } from '../../../support/fixture.ts'
 
 /** Recorded output of the real tools. */
@@ -130,4 +137,32 @@ t.test('requirements files, Python versions and pip output are parsed', async t 
 
   const lines = readCases<[string, string | undefined][]>('conversion-cases.yaml', 'pipOutput')
   for (const [line, subject] of lines) t.equal(downloadedPackage(line), subject, line)
+})
+
+t.test('supported architectures are read from the converter source', async t => {
+  const folder = join(engineBuildFolder(), 'converter')
+  if (existsSync(folder)) {
+    const real = await supportedArchitectures(folder)
+    t.ok(real && real.size > 100)
+    for (const name of ['LlamaForCausalLM', 'BertModel']) t.ok(real!.has(name), name)
+    for (const name of ['WhisperForConditionalGeneration', 'llama']) t.notOk(real!.has(name), name)
+  }
+  const old =
+    '@ModelBase.register(\n    "AForCausalLM",\n    "BModel")\nclass A:\n    pass\n@Model.register("C")\nclass C:\n'
+  const dir = t.testdir({ old: { 'convert_hf_to_gguf.py': old }, unknown: { 'convert_hf_to_gguf.py': 'print(1)' } })
+  t.same(await supportedArchitectures(join(dir, 'old')), new Set(['AForCausalLM', 'BModel', 'C']))
+  for (const name of ['unknown', 'absent']) t.equal(await supportedArchitectures(join(dir, name)), undefined, name)
+})
+
+t.test("a model's architectures come from its config.json and its text model", async t => {
+  for (const [config, expected] of [
+    [{ architectures: ['A', 'B'] }, ['A']],
+    [{ architectures: ['A'], text_config: { architectures: ['B'] } }, ['A', 'B']],
+    [{ architectures: [5] }, []],
+    [{ architectures: 'A' }, []],
+    [[], []],
+    [undefined, []]
+  ] as const) {
+    t.same(modelArchitectures(config), expected, JSON.stringify(config))
+  }
 })

@@ -1,29 +1,18 @@
-import {
-  chmodSync,
-  cpSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync
-} from 'node:fs'
-import { tmpdir } from 'node:os'
+import { chmodSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { environmentName, LOCK_FOLDER } from '../../../../plugins/models/conversion/python-environment.ts'
 import { TINY_SAFETENSORS } from '../../../support/conversion-python.ts'
 import { CAPITAL_QUESTION, type Corral, type CorralOptions, startCorral } from '../../../support/corral.ts'
+import { newFolder } from '../../../support/folder.ts'
 
 export const MODEL = 'test/tiny-st'
 const GGUF = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
 /** Creates a folder that is removed after the test. `t.testdir()` returns the same folder each time and empties it. */
 export function temporaryFolder(t: Test): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   return folder
 }
 

@@ -24,12 +24,28 @@ import {
 
 const { Q8_0, Q4_K_M } = quantizedModels()
 const TWO = { 'README.md': '# Tiny\n', 'tiny-Q8_0.gguf': Q8_0, 'tiny-Q4_K_M.gguf': Q4_K_M }
+const TOKEN = 'hf_abcdefghijklmnopqrstuvwxyzABCDEFGH'
+
+/** Everyday tests share this hub and this server. Each starts without models. */
+const hub = await startHubEmulator(t, {
+  repositories: {
+    'test/tiny-GGUF': { files: TWO, revisions: { 'v1/old': { 'tiny-Q8_0.gguf': Q8_0, 'old-Q4_K_M.gguf': Q4_K_M } } }
+  },
+  tokens: [TOKEN],
+  pageSize: 2
+})
+const corral = await corralWithHub(t, hub, {
+  env: { HF_TOKEN: TOKEN },
+  // A second connection would take part of the range of a slow first one, whose data in flight would be sent twice.
+  config: 'downloads: { connections_per_file: 1 }\n'
+})
+t.afterEach(async () => {
+  for (const model of new Set((await listed(corral)).map(name => name.split(':')[0]))) {
+    await corral.json('/api/delete', { model }, { method: 'DELETE' })
+  }
+})
 
 t.test('pull downloads one of two quantizations', async t => {
-  const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files: TWO } } })
-  // A second connection would take part of the range of a slow first one, whose data in flight would be sent twice.
-  const corral = await corralWithHub(t, hub, { config: 'downloads: { connections_per_file: 1 }\n' })
-
   const plan = await corral.json('/api/pull', { model: 'test/tiny-GGUF', dry_run: true })
   t.equal(plan.status, 200, 'the plan')
   const chosen: { path: string; size: number; role: string }[] = plan.body.files
@@ -82,12 +98,6 @@ t.test('pull downloads one of two quantizations', async t => {
 })
 
 t.test('pull requests can take several forms', async t => {
-  const hub = await startHubEmulator(t, {
-    repositories: {
-      'test/tiny-GGUF': { files: TWO, revisions: { 'v1/old': { 'tiny-Q8_0.gguf': Q8_0, 'old-Q4_K_M.gguf': Q4_K_M } } }
-    }
-  })
-  const corral = await corralWithHub(t, hub)
   const whole = await corral.json('/api/pull', { model: 'hf:test/tiny-GGUF:Q8_0', stream: false })
   t.equal(whole.status, 200)
   t.equal(whole.body.status, 'success', 'stream: false is one object')
@@ -140,12 +150,9 @@ t.test('progress is reported at most ten times per second and file', thorough, a
 })
 
 t.test('projectors and licences are pulled with the model', async t => {
-  const repositories = {
-    'test/vision-GGUF': { files: { ...TWO, 'mmproj-F16.gguf': Q4_K_M, 'imatrix.gguf': Q8_0, 'tiny.bin': 'x' } },
-    'test/folders-GGUF': { files: { 'Q8_0/tiny.gguf': Q8_0, 'UD-Q4_K_XL/tiny.gguf': Q4_K_M } }
-  }
-  const hub = await startHubEmulator(t, { repositories, pageSize: 2 })
-  const corral = await corralWithHub(t, hub)
+  const files = { ...TWO, 'mmproj-F16.gguf': Q4_K_M, 'imatrix.gguf': Q8_0, 'tiny.bin': 'x' }
+  hub.add('test/vision-GGUF', { files })
+  hub.add('test/folders-GGUF', { files: { 'Q8_0/tiny.gguf': Q8_0, 'UD-Q4_K_XL/tiny.gguf': Q4_K_M } })
   const plan = async (model: string) => (await corral.json('/api/pull', { model, dry_run: true })).body
   const vision = await plan('test/vision-GGUF:Q8_0')
   t.match(
@@ -199,13 +206,8 @@ t.test("pull works with hubs that have only part of Hugging Face's API", thoroug
 })
 
 t.test('tokens are sent only to the hub', async t => {
-  const hub = await startHubEmulator(t, {
-    repositories: {
-      'test/private-GGUF': { files: TWO, private: true, token: 'hf_abcdefghijklmnopqrstuvwxyzABCDEFGH' },
-      'test/gated-GGUF': { files: TWO, gated: 'manual', token: 'hf_abcdefghijklmnopqrstuvwxyzABCDEFGH' }
-    }
-  })
-  const corral = await corralWithHub(t, hub, { env: { HF_TOKEN: 'hf_abcdefghijklmnopqrstuvwxyzABCDEFGH' } })
+  hub.add('test/private-GGUF', { files: TWO, private: true, token: TOKEN })
+  hub.add('test/gated-GGUF', { files: TWO, gated: 'manual', token: TOKEN })
   for (const model of ['test/private-GGUF:Q8_0', 'test/gated-GGUF:Q8_0']) {
     t.same(contractFaults(await corral.events('/api/pull', { model }), model), [])
   }
@@ -228,15 +230,11 @@ t.test('headers distinguish several models in a repository, or the client is ask
     })
   const m = { 'general.architecture': 'llama', 'general.name': 'M', 'llama.block_count': 2 }
   const image = gguf({ 'general.architecture': 'flux' })
-  const hub = await startHubEmulator(t, {
-    repositories: {
-      'o/same': { files: { 'm-Q8_0.gguf': gguf(m), 'm-smol-Q4_K_M.gguf': gguf(m, 2) } },
-      'o/two': { files: { 'm-0.5b-Q8_0.gguf': gguf(m), 'm-8b-Q4_K_M.gguf': gguf({ ...m, 'llama.block_count': 4 }) } },
-      'o/image': { files: { 'x-Q4_0.gguf': image, 'ae.safetensors': Buffer.alloc(100) } },
-      'o/hidden': { files: { 'x-Q4_0.gguf': image } }
-    }
-  })
-  const corral = await corralWithHub(t, hub)
+  const eight = gguf({ ...m, 'llama.block_count': 4 })
+  hub.add('o/same', { files: { 'm-Q8_0.gguf': gguf(m), 'm-smol-Q4_K_M.gguf': gguf(m, 2) } })
+  hub.add('o/two', { files: { 'm-0.5b-Q8_0.gguf': gguf(m), 'm-8b-Q4_K_M.gguf': eight } })
+  hub.add('o/image', { files: { 'x-Q4_0.gguf': image, 'ae.safetensors': Buffer.alloc(100) } })
+  hub.add('o/hidden', { files: { 'x-Q4_0.gguf': image } })
   const plan = (model: string) => corral.json('/api/pull', { model, dry_run: true })
   t.match((await plan('o/same')).body, { label: 'Q8_0' }, 'one model in two quantizations')
   const read = hub.traffic.bytes('m-Q8_0.gguf')
@@ -245,7 +243,7 @@ t.test('headers distinguish several models in a repository, or the client is ask
   t.match([status, body.code], [400, 'invalid_request'])
   t.same(body.choices, [
     { label: 'm-0.5b-Q8_0', size: gguf(m).length, model: 'hf:o/two:m-0.5b-Q8_0' },
-    { label: 'm-8b-Q4_K_M', size: gguf({ ...m, 'llama.block_count': 4 }).length, model: 'hf:o/two:m-8b-Q4_K_M' }
+    { label: 'm-8b-Q4_K_M', size: eight.length, model: 'hf:o/two:m-8b-Q4_K_M' }
   ])
   const failed = await corral.json('/api/pull', { model: 'o/two@main' })
   t.match(failed.body, { code: 'invalid_request', choices: [{ model: 'hf:o/two:m-0.5b-Q8_0@main' }] }, 'in a stream')

@@ -38,7 +38,7 @@ interface SlowModel {
 }
 
 const shared = await startHubEmulator(t, { repositories: {} })
-const corralOfAll = await corralWithHub(t, shared)
+const corralOfAll = await corralWithHub(t, shared, { config: 'downloads: { pause_after: 1s }\n' })
 let number = 0
 
 /**
@@ -80,6 +80,7 @@ t.test('two clients share one pull', async t => {
   t.match(record, { model, state: 'downloading', detached: false, total: FILE.size })
   t.match(record, { id: /./, origin: /slow-\d+-GGUF/, created_at: /^\d{4}-\d\d-\d\dT/, files: [{ path: slow.path }] })
   t.ok(record.completed > 0 && record.completed < record.total, 'it is running')
+  slow.hub.bandwidth = QUICK
   t.same(contractFaults(await first, model), [])
   const events = await joined
   t.same(contractFaults(events, model), [])

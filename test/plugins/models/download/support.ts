@@ -7,6 +7,7 @@ import type { Test } from 'tap'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { CAPITAL_QUESTION, type Corral, type CorralOptions, startCorral } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
+import { newFolder } from '../../../support/folder.ts'
 import { ggufBytes } from '../../../support/gguf-writer.ts'
 import type { GeneratedFile } from '../../../support/hub-emulator/contents.ts'
 import type { HubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
@@ -61,8 +62,7 @@ export async function corralWithHub(
   hub: Pick<HubEmulator, 'url'>,
   { env, config, ...options }: CorralOptions = {}
 ): Promise<Corral> {
-  const hfHome = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(hfHome, { recursive: true, force: true }))
+  const hfHome = newFolder(t)
   return await startCorral(t, {
     ...options,
     env: { ...NO_SETTINGS, HF_HOME: hfHome, HF_TOKEN_PATH: join(hfHome, 'token'), HF_ENDPOINT: hub.url, ...env },

@@ -1,7 +1,7 @@
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { cpSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { newFolder } from '../../../support/folder.ts'
 import { ggufText, safetensorsBytes, u32, u64 } from '../../../support/gguf-writer.ts'
 import type { EmulatedFile } from '../../../support/hub-emulator/contents.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
@@ -58,11 +58,10 @@ t.test('unreadable files of a hub are refused with the reason', { timeout: 240_0
       /index\.json of .* cannot be used: it is not JSON/
     ]
   }
-  const hub = await startHubEmulator(t, {
-    repositories: Object.fromEntries(Object.entries(repositories).map(([name, [files]]) => [`o/${name}`, { files }]))
-  })
+  const hub = await startHubEmulator(t, { repositories: {} })
   const corral = await corralWithHub(t, hub)
-  for (const [name, [, code, why]] of Object.entries(repositories)) {
+  for (const [name, [files, code, why]] of Object.entries(repositories)) {
+    hub.add(`o/${name}`, { files })
     t.match(await refusal(corral, { model: `o/${name}` }), { code, error: why }, name)
   }
   t.same(await listed(corral), [])
@@ -85,10 +84,8 @@ t.test('a model is found in a listing of 40,000 files', { ...thorough, timeout: 
 })
 
 t.test('weights that the converter does not support are refused before the download', async t => {
-  const files = described({
-    'model.safetensors': safetensorsBytes(),
-    'config.json': '{"architectures":["Odd\\u001bModel"]}'
-  })
+  const architecture = '{"architectures":["Odd\\u001bModel"]}'
+  const files = described({ 'model.safetensors': safetensorsBytes(), 'config.json': architecture })
   const hub = await startHubEmulator(t, {
     repositories: { 'o/odd': { files }, 'o/tiny': { files: { 'tiny-F16.gguf': readFileSync(TINY_CHAT) } } }
   })
@@ -109,8 +106,7 @@ t.test('weights that the converter does not support are refused before the downl
 })
 
 t.test('SafeTensors with Infinity in their config.json are pulled', thorough, async t => {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   cpSync(TINY_SAFETENSORS, folder, { recursive: true })
   const path = join(folder, 'config.json')
   const text = readFileSync(path, 'utf8').trimEnd().replace(/\}$/, ', "time_step_limit": [0.0, Infinity], "x": NaN}')

@@ -76,7 +76,7 @@ t.test('one request lists a repository with sizes and digests', async t => {
   t.equal(server.seen[0]!.headers.authorization, 'Bearer hf_env')
 })
 
-t.test('resolves revisions', async t => {
+t.test('the Hugging Face hub resolves revisions', async t => {
   const { server, hub } = await hubWith(t, {
     '/api/models/acme/Tiny/revision/refs%2Fpr%2F1': info(),
     '/api/models/acme/Tiny': info()
@@ -89,12 +89,12 @@ t.test('resolves revisions', async t => {
   t.equal(server.seen[0]!.headers.authorization, undefined, 'no token is set')
 })
 
-t.test('lists repositories on servers with only part of the API', async t => {
-  t.test('lists a server without an address for revisions', async t => {
+t.test('the Hugging Face hub lists repositories on servers with only part of the API', async t => {
+  t.test('the Hugging Face hub lists a server without an address for revisions', async t => {
     const { hub } = await hubWith(t, { '/api/models/acme/Tiny': info() })
     t.equal((await list(hub)).files.length, 2)
   })
-  t.test('lists files without sizes, then reads a paged tree on another host', async t => {
+  t.test('the Hugging Face hub lists files without sizes, then reads a paged tree on another host', async t => {
     const tree = `/api/models/acme/Tiny/tree/${COMMIT}`
     const { hub } = await hubWith(t, {
       [LISTING]: info({ siblings: [{ rfilename: 'a.gguf' }, { rfilename: 'b.json' }, { rfilename: 'c' }] }),
@@ -115,13 +115,13 @@ t.test('lists repositories on servers with only part of the API', async t => {
       { path: 'c', size: undefined }
     ])
   })
-  t.test('lists files without sizes if there is no tree', async t => {
+  t.test('the Hugging Face hub lists files without sizes if there is no tree', async t => {
     const { hub } = await hubWith(t, { [LISTING]: info({ sha: undefined, siblings: [{ rfilename: 'a.gguf' }] }) })
     const found = await list(hub)
     t.strictSame(found.files, [{ path: 'a.gguf', size: undefined }])
     t.match(found.revision, /^listing-[0-9a-f]{40}$/)
   })
-  t.test('a tree but no listing', async t => {
+  t.test('the Hugging Face hub lists the tree if there is no listing', async t => {
     const { hub } = await hubWith(t, {
       '/api/models/acme/Tiny/tree/main': {
         headers: { 'x-repo-commit': COMMIT },
@@ -134,7 +134,7 @@ t.test('lists repositories on servers with only part of the API', async t => {
       files: [{ path: 'a.gguf', size: 9, sha256: SHA256 }]
     })
   })
-  t.test('follows a renamed repository', async t => {
+  t.test('the Hugging Face hub follows a renamed repository', async t => {
     const { hub } = await hubWith(t, {
       '/api/models/old/Tiny/revision/main': {
         status: 307,
@@ -146,7 +146,7 @@ t.test('lists repositories on servers with only part of the API', async t => {
   })
 })
 
-t.test('locates files', async t => {
+t.test('the Hugging Face hub locates files', async t => {
   const path = `/acme/Tiny/resolve/${COMMIT}/Q4/a%20b.gguf`
   const cdn = await serve(t, ({ headers }) => (headers.authorization ? { status: 500 } : { body: 'bytes' }))
   const place = async (t: Test, routes: Routes, given = repository()) => {
@@ -157,7 +157,7 @@ t.test('locates files', async t => {
   const linked = { 'x-linked-size': '1048576', 'x-linked-etag': `"${SHA256}"`, etag: '"other"' }
   const expires = Math.floor(Date.now() / 1000) + 600
 
-  t.test('follows a redirect to another host without the token', async t => {
+  t.test('the Hugging Face hub follows a redirect to another host without the token', async t => {
     const signed = `${cdn.url}/x?Expires=${expires}&Signature=s`
     const { location, server } = await place(t, {
       [`HEAD ${path}`]: { status: 302, headers: { location: signed, ...linked } }
@@ -168,7 +168,7 @@ t.test('locates files', async t => {
     t.equal(server.seen[0]!.headers.authorization, 'Bearer hf_secret')
     t.equal(cdn.seen.length, 0, 'no request goes there before the transfer')
   })
-  t.test('follows a relative redirect with the token', async t => {
+  t.test('the Hugging Face hub follows a relative redirect with the token', async t => {
     const { location, server } = await place(t, {
       [path]: { status: 307, headers: { location: '/api/resolve-cache/x?etag=1' } },
       '/api/resolve-cache/x': { headers: { etag: `"${SHA1}"` }, body: 'x'.repeat(659) }
@@ -177,7 +177,7 @@ t.test('locates files', async t => {
     t.equal(location.headers.authorization, 'Bearer hf_secret')
     t.equal(location.sha256, undefined)
   })
-  t.test('locates a file at the hub itself, with ranges', async t => {
+  t.test('the Hugging Face hub locates a file at the hub itself, with ranges', async t => {
     const { location, server } = await place(t, {
       [`HEAD ${path}`]: { headers: linked, body: 'bytes' },
       [`GET ${path}`]: { status: 206, headers: { 'content-range': 'bytes 0-0/1048576' }, body: 'b' }
@@ -185,7 +185,7 @@ t.test('locates files', async t => {
     t.match(location, { url: server.url + path, size: 1048576, sha256: SHA256 })
     t.equal(location.headers.authorization, 'Bearer hf_secret')
   })
-  t.test('locates a file on servers without ranges or HEAD, and an empty file', async t => {
+  t.test('the Hugging Face hub locates a file on servers without ranges or HEAD, and an empty file', async t => {
     const elsewhere = { status: 302, headers: { location: `${cdn.url}/x`, ...linked } }
     const table: [head: Reply, get: Reply, expected: object][] = [
       ...[404, 405, 500, 501].map(
@@ -199,7 +199,7 @@ t.test('locates files', async t => {
       t.match((await place(t, { [`HEAD ${path}`]: head, [`GET ${path}`]: get })).location, expected)
     }
   })
-  t.test('locates a file by branch if commits are unknown', async t => {
+  t.test('the Hugging Face hub locates a file by branch if commits are unknown', async t => {
     const byBranch = '/acme/Tiny/resolve/main/Q4/a%20b.gguf'
     const { location, server } = await place(t, { [byBranch]: { body: 'bytes' } })
     t.equal(location.url, server.url + byBranch)
@@ -236,7 +236,7 @@ t.test('a mirror never gets the token', async t => {
 })
 
 t.test('refusals are explained', async t => {
-  t.test('suggests a name in another case', async t => {
+  t.test('the Hugging Face hub suggests a name in another case', async t => {
     const { server, hub } = await hubWith(t, {
       '/api/models/acme/tiny/revision/main': { status: 401, body: { error: 'Invalid username or password.' } },
       '/api/models': { body: [{ id: 'acme/Tiny-2' }, { id: 'acme/Tiny' }] }
@@ -263,7 +263,7 @@ t.test('refusals are explained', async t => {
     const terms = failing('hub_forbidden', /Agree at .*acme\/Tiny, then set HF_TOKEN/)
     await t.rejects(hub.locate(found, found.files[1]!, never), terms)
   })
-  t.test('sends no requests when offline', async t => {
+  t.test('the Hugging Face hub sends no requests when offline', async t => {
     const { server, hub } = await hubWith(t, () => info(), { HF_HUB_OFFLINE: '1' })
     for (const request of [list(hub), hub.locate(repository(), FILE, never)] as Promise<unknown>[]) {
       await t.rejects(request, failing('hub_unreachable', /HF_HUB_OFFLINE is set to 1/))
@@ -278,7 +278,7 @@ t.test('refusals are explained', async t => {
     const page = /answers with HTML, unlike Hugging Face.*\. Is the endpoint right/
     await t.rejects(list(hub), failing('hub_unreachable', page))
   })
-  t.test('reports too many requests', async t => {
+  t.test('the Hugging Face hub reports too many requests', async t => {
     const { server, hub } = await hubWith(t, () => ({ status: 429, headers: { 'retry-after': '300' } }))
     const error = await failure(list(hub))
     t.match(error, { code: 'hub_rate_limited', retryAfter: 300 })
@@ -289,7 +289,7 @@ t.test('refusals are explained', async t => {
     await server.close()
     await t.rejects(list(hub), failing('hub_unreachable', /nothing listens at 127.0.0.1/))
   })
-  t.test('endless redirects', async t => {
+  t.test('endless redirects fail', async t => {
     const { server, hub } = await hubWith(t, ({ url }) => ({ status: 302, headers: { location: `${url}x` } }))
     const error = await failure(list(hub))
     t.match(error.message, /redirects more than 5 times/)

@@ -124,7 +124,7 @@ t.test('a plain address is a repository with one file', async t => {
   t.equal((await hub.locate(plain, plain.files[0]!, never)).identity, 'Wed, 21 Oct 2015 07:28:00 GMT')
   t.equal((await hub.repository({ id: `${server.url}/download` }, {})).files[0]!.path, 'named.gguf')
 
-  t.test('finds all shards of a set', async t => {
+  t.test('a hub finds all shards of a set', async t => {
     const { files, ...sharded } = await hub.repository({ id: `${server.url}/s-00002-of-00003.gguf` }, {})
     const expected = ['1', '2', '3'].map(n => ({ path: `s-0000${n}-of-00003.gguf`, size: 22 }))
     t.strictSame(files, expected)

@@ -1,7 +1,8 @@
-import { readdirSync, statSync } from 'node:fs'
+import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { boundedCopy } from '../../../../plugins/people/audit/captures/bounded-copy.ts'
+import { shortCopy } from '../../../../plugins/people/audit/captures/captured-text.ts'
+import { LineLog } from '../../../../plugins/people/audit/line-log.ts'
 import {
   beginReading,
   CAPITAL_ANSWER,
@@ -119,17 +120,44 @@ t.test('capture of a model ends by size, key, time or server stop', async t => {
   t.equal((await records(again, ofCarol)).length, 1, 'written records are kept')
 })
 
-t.test('copying a value costs as much as is kept of it', async t => {
-  const budget = (left: number) => ({ left, cut: false })
-  const whole = budget(1000)
+t.test('a copy of a request has no files and a limited length', async t => {
   const value = { a: [1, 'two', null, { b: true }] }
-  t.same(JSON.parse(JSON.stringify(boundedCopy(value, whole))), value)
-  t.notOk(whole.cut)
-  const some = budget(100)
-  const many = { list: Array.from({ length: 1_000_000 }, (_, at) => `text ${at}`), rest: 'x' }
-  t.ok(JSON.stringify(boundedCopy(many, some)).length < 400)
-  t.ok(some.cut)
-  const text = boundedCopy('z'.repeat(3000), budget(10)) as string
-  t.equal(text, `${'z'.repeat(10)}…`)
-  t.equal((boundedCopy(JSON.parse('{"__proto__": {"a": 1}}'), budget(100)) as any).a, undefined)
+  t.same(shortCopy(value), { copy: value, isCut: false })
+  const file = `data:image/png;base64,${'A'.repeat(5000)}`
+  t.same(shortCopy({ file }), { copy: { file: `(${file.length} characters of a file)` }, isCut: true })
+  const { copy, isCut } = shortCopy({ list: Array.from({ length: 200_000 }, (_, at) => `text ${at}`) })
+  t.equal((copy as string).length, 2 ** 20 + 1)
+  t.ok(isCut)
+})
+
+/** A log in a folder, and what it says. */
+function open(folder: string) {
+  const said: string[] = []
+  const say = (line: string) => void said.push(line)
+  const limits = { maxSize: 1e6, keep: 1, maxFiles: 1 }
+  return { lines: new LineLog(folder, limits, { info: say, error: say } as never, lost => `lost ${lost}`), said }
+}
+
+t.test('close writes lines that arrive while it writes', async t => {
+  const folder = t.testdir()
+  const { lines, said } = open(folder)
+  lines.push('first')
+  const closed = lines.close()
+  setImmediate(() => lines.push('second'))
+  await closed
+  lines.push('third')
+  t.equal(readFileSync(join(folder, 'audit.jsonl'), 'utf8'), 'first\nsecond\nthird\n')
+  t.same(said, [])
+})
+
+t.test('close reports how many lines were lost', async t => {
+  for (const [count, text] of [
+    [1, '1 line was lost: '],
+    [2, '2 lines were lost: ']
+  ] as const) {
+    const { lines, said } = open(join(t.testdir({ file: '' }), 'file'))
+    for (let index = 0; index < count; index++) lines.push('line')
+    await lines.close()
+    t.ok(said.at(-1)?.startsWith(text), String(said.at(-1)))
+  }
 })

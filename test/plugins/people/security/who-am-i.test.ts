@@ -1,5 +1,6 @@
 import t from 'tap'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { bearer, local, newKey } from '../support.ts'
 
 const whoAmI = (corral: Corral, init: { headers?: Record<string, string>; local?: boolean } = {}) =>
@@ -46,7 +47,7 @@ t.test('whoami describes the caller, before and after keys exist', async t => {
   t.notOk('more' in admin)
 })
 
-t.test('whoami lists no budgets without the usage plugin', async t => {
+t.test('whoami lists no budgets without the usage plugin', thorough, async t => {
   const corral = await startCorral(t, { config: 'usage:\n  enabled: false\n' })
   t.match(await whoAmI(corral), { status: 200, body: { role: 'operator', budgets: [] } })
 })

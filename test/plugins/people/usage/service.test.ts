@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
@@ -204,21 +204,15 @@ t.test('limits can be changed while the server runs', async t => {
   const ask = async () =>
     (await corral.json('/api/chat', { model: DEMO, messages: [question], stream: false }, bearer(key))).status
   for (let at = 0; at < 2; at++) t.equal(await ask(), 200)
-  const path = join(corral.home, 'config.yaml')
-  const before = readFileSync(path, 'utf8')
-  writeFileSync(path, before.replace('limits: {', 'limits: { requests_per_day: 3'))
-  t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+  await corral.reload(config('requests_per_day: 3', DEFAULTS))
   t.same([await ask(), await ask()], [200, 429], 'earlier usage counts')
-  writeFileSync(path, before)
-  t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+  await corral.reload(config('', DEFAULTS))
   t.equal(await ask(), 200)
 })
 
 t.test('rate limit headers are those that the official clients read', async t => {
-  const corral = await startCorral(t, {
-    config: config('', `${DEFAULTS}\nmodels: { ${DEMO}: { limits: { tokens_out_per_day: 12 } } }`)
-  })
-  const key = await newKey(corral, 'alice', { requests_per_minute: 5, tokens_in_per_day: 100_000 })
+  await corral.reload(config('', `${DEFAULTS}\nmodels: { ${DEMO}: { limits: { tokens_out_per_day: 12 } } }`))
+  const key = await newKey(corral, 'erin', { requests_per_minute: 5, tokens_in_per_day: 100_000 })
   const ask = { model: DEMO, messages: [question], max_tokens: 5 }
   const openai = new OpenAI({ baseURL: `${corral.url}/v1`, apiKey: key, maxRetries: 0 })
   const anthropic = new Anthropic({ baseURL: corral.url, apiKey: key, maxRetries: 0 })
@@ -248,7 +242,7 @@ t.test('rate limit headers are those that the official clients read', async t =>
   t.ok(other instanceof Anthropic.RateLimitError)
   t.equal(other.headers.get('anthropic-ratelimit-output-tokens-remaining'), '0')
   t.equal(other.headers.get('anthropic-ratelimit-requests-remaining'), '2', 'refused requests are not charged')
-  t.match(await rowOf(corral, 'alice'), { requests: 3, tokens_out: 15 })
+  t.match(await rowOf(corral, 'erin'), { requests: 3, tokens_out: 15 })
   const tokens = await openai.post('/tokenize', { body: { model: DEMO, content: 'x' } })
   t.ok(tokens, 'requests without tokens continue')
 })

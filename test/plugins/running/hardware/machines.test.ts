@@ -28,7 +28,7 @@ const H100 = answers({
 const outcomes = (hardware: { probes: { probe: string; outcome: string }[] }) =>
   Object.fromEntries(hardware.probes.map(({ probe, outcome }) => [probe, outcome]))
 
-t.test('detects NVIDIA machines', async t => {
+t.test('the detector finds NVIDIA machines', async t => {
   const directory = t.testdir()
   const h100 = await look(directory, { programs: { 'nvidia-smi': H100 } })
   t.match(h100, {
@@ -104,7 +104,7 @@ t.test('detects NVIDIA machines', async t => {
   t.same(spark.now.gpus, {}, 'a Jetson has no dedicated memory')
 })
 
-t.test('reports a driver that does not work', async t => {
+t.test('the detector reports a driver that does not work', async t => {
   const directory = t.testdir()
   const failing = (name: string) => answers({ '*': recording(`nvidia/smi-err-${name}.txt`) }, 18)
   const mismatch = await look(directory, {
@@ -165,7 +165,7 @@ const RADEON = {
     'simd_count 168\nvendor_id 4098\ndevice_id 29772\nlocation_id 768\ndomain 0\ngfx_target_version 110000\nlocal_mem_size 0\n'
 }
 
-t.test('detects AMD, Intel and Apple machines', async t => {
+t.test('the detector finds AMD, Intel and Apple machines', async t => {
   const directory = t.testdir()
   const radeon = await look(directory, {
     files: { ...PLAIN, ...RADEON, '/usr/share/vulkan/icd.d/radeon_icd.x86_64.json': '{}' },
@@ -277,7 +277,7 @@ t.test('detects AMD, Intel and Apple machines', async t => {
   t.same(mac.now.gpus, {})
 })
 
-t.test('detects a machine without a GPU', async t => {
+t.test('the detector finds a machine without a GPU', async t => {
   const directory = t.testdir()
   const plain = await look(directory, {})
   t.match(plain, {
@@ -419,7 +419,7 @@ t.test('concurrent detections share one run', async t => {
   t.match(await fresh.memory(), { gpus: { 'nvidia:0': { total: 81559 * MIB } } }, 'before the first detection')
 })
 
-t.test('reads GPU sensors', async t => {
+t.test('the detector reads GPU sensors', async t => {
   const directory = t.testdir()
   const readings = (recorded: Recorded) => hardwareOf(directory, recorded).readings()
   const header = 'index, name, pci.bus_id, temperature.gpu, utilization.gpu [%]'
@@ -445,7 +445,7 @@ t.test('reads GPU sensors', async t => {
   t.strictSame(await readings({ files: PLAIN }), [])
 })
 
-t.test('detects this machine', async t => {
+t.test('the detector finds this machine', async t => {
   const service = createHardware({ sysroot: '', probeTimeout: 20_000, env: process.env })
   const found = await service.detect()
   t.ok(Value.Check(HardwareSchema, found))

@@ -28,7 +28,7 @@ const merge = (...sources: (readonly Sighting[] | undefined)[]) =>
 const csvOf = (text: string) => findingsFromSmi(parseSmiCsv(text) ?? [], parseSmiVersions(text)).gpus ?? []
 const tableOf = (text: string) => findingsFromSmi(parseSmiTable(text), parseSmiVersions(text)).gpus ?? []
 
-t.test('merges sightings of one card from several sources', async t => {
+t.test('the detector merges sightings of one card from several sources', async t => {
   const [gpu, ...others] = merge(
     csvOf(recording('nvidia/smi-query-single-4080s-595.csv.txt')),
     [{ vendor: 'nvidia', pciBus: '0000:01:00.0', name: 'NVIDIA GeForce RTX 4080 SUPER', api: 'cuda', usable: true }],
@@ -89,7 +89,7 @@ t.test('merges sightings of one card from several sources', async t => {
   ])
 })
 
-t.test('keeps several cards of one kind apart', async t => {
+t.test('the detector keeps several cards of one kind apart', async t => {
   const card = (at: number) => ({
     vendor: 'nvidia' as const,
     name: 'Tesla P40',
@@ -129,7 +129,7 @@ t.test('keeps several cards of one kind apart', async t => {
   )
 })
 
-t.test('assembles one record per machine', async t => {
+t.test('the detector assembles one record per machine', async t => {
   const found = (name: string, findings: Findings, outcome: ProbeReport['outcome'] = 'ok') => ({
     findings,
     report: { probe: name, outcome, duration: 1 }

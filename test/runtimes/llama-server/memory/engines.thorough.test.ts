@@ -77,7 +77,7 @@ const CASES: { name: string; options: Partial<LoadOptions>; given?: Partial<Laun
 ]
 
 for (const [at, { name, options, given }] of CASES.entries()) {
-  t.test(`estimates tiny-chat with ${name}`, async t => {
+  t.test(`the memory estimator estimates tiny-chat with ${name}`, async t => {
     const directory = join(t.testdir(), 'memory')
     const book = openBook(directory, at % 2 === 1)
     const asked = specOf(MODEL, options, given)

@@ -67,7 +67,7 @@ async function compare(name: string, path: string, { options, mode = 'chat', fla
   }
 }
 
-t.test('estimates dense models and mixtures of experts', async t => {
+t.test('the memory estimator estimates dense models and mixtures of experts', async t => {
   for (const name of TRANSFORMERS) {
     const path = writeShape(folder, name)
     for (const given of CASES) {
@@ -88,7 +88,7 @@ t.test('estimates dense models and mixtures of experts', async t => {
   }
 })
 
-t.test('estimates latent attention, states and hybrids', async t => {
+t.test('the memory estimator estimates latent attention, states and hybrids', async t => {
   for (const name of OTHERS) {
     const path = writeShape(folder, name)
     for (const given of CASES) {
@@ -99,7 +99,7 @@ t.test('estimates latent attention, states and hybrids', async t => {
   }
 })
 
-t.test('completes the output of llama-fit-params', async t => {
+t.test('the memory estimator completes the output of llama-fit-params', async t => {
   const build = { ...realBuild(), executables: { server: '', fitParams: `${engineBuildFolder()}/llama-fit-params` } }
   for (const name of ['llama-3.1-8b', 'gemma-3-27b', 'qwen2.5-0.5b']) {
     const path = writeShape(folder, name)

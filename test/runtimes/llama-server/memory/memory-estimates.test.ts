@@ -84,7 +84,7 @@ function engineOf(spec: LaunchSpec, memory: MemoryUse | undefined, pid?: number)
   return { engine, end: () => exit.end({ code: 0, signal: null, expected: true }) }
 }
 
-t.test('estimates a need by metadata, by llama-fit-params, and by measurement', async t => {
+t.test('the memory estimator takes a need from metadata, llama-fit-params or a measurement', async t => {
   const spec = specOf(model)
   const plain = await bookOf(t).book.estimate(spec, signal)
   t.equal(plain.from, 'metadata')
@@ -119,7 +119,7 @@ t.test('estimates a need by metadata, by llama-fit-params, and by measurement', 
   t.equal((await later.book.estimate(other, signal)).from, 'fit', 'so are other files')
 })
 
-t.test('learns from running out of memory', async t => {
+t.test('the memory estimator learns from running out of memory', async t => {
   const { book, directory } = bookOf(t)
   const spec = specOf(model)
   const first = await book.estimate(spec, signal)
@@ -138,7 +138,7 @@ t.test('learns from running out of memory', async t => {
   t.ok((await again.book.estimate(spec, signal)).use.host! < first.use.host!, 'until an engine runs')
 })
 
-t.test('places layers on a GPU', async t => {
+t.test('the memory estimator places layers on a GPU', async t => {
   const spec = specOf(model)
   const { book } = bookOf(t, { build: CUDA })
   const all = await book.estimate(spec, signal)
@@ -167,7 +167,7 @@ t.test('places layers on a GPU', async t => {
   t.notOk((await book.estimate(forced, signal)).use.CUDA0)
 })
 
-t.test('includes companions of the model', async t => {
+t.test('the memory estimator includes companions of the model', async t => {
   const { book } = bookOf(t)
   const plain = await book.estimate(specOf(model), signal)
   const more = async (given: Partial<LaunchSpec>) =>
@@ -203,7 +203,7 @@ t.test('falls back when estimates fail', async t => {
   t.same(book.learn(engineOf(specOf(model), undefined).engine, silent), silent.use, 'an engine without a report')
 })
 
-t.test('returns the budgets of GPUs', async t => {
+t.test('the memory estimator returns the budgets of GPUs', async t => {
   const memory = {
     host: { total: 32 * GIB, available: 20 * GIB },
     gpus: { 'nvidia:0': { total: 12 * GIB, free: 5 * GIB } }
@@ -239,7 +239,7 @@ t.test('returns the budgets of GPUs', async t => {
   t.equal((await own.book.budget({})).host, 20 * GIB - 256 * MIB)
 })
 
-t.test('explains why there is no room, and what would help', async t => {
+t.test('the memory estimator explains why there is no room, and what would help', async t => {
   const { book } = bookOf(t)
   const advice = async (options: Parameters<typeof specOf>[1], host: number) => {
     const spec = specOf(model, options)
@@ -277,7 +277,7 @@ t.test('explains why there is no room, and what would help', async t => {
   t.match(book.explain(strange, await book.estimate(strange, signal), { host: 1 }), /Close other programs/)
 })
 
-t.test('stores learned needs in a file', async t => {
+t.test('the memory estimator stores learned needs in a file', async t => {
   const directory = join(t.testdir(), 'deeper')
   const warnings: string[] = []
   const log = { warn: (_: object, message: string) => warnings.push(message) }

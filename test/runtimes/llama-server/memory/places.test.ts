@@ -28,7 +28,7 @@ const parts: Parts = {
 }
 const device = (budget: number, pool = 'CUDA0'): Device => ({ pool, budget, overhead: 2 })
 
-t.test('places layers on devices', async t => {
+t.test('the memory estimator places layers on devices', async t => {
   const table: [string, Device[], number, Record<string, number>, number, boolean?][] = [
     ['no device', [], -1, { host: 5 + 44 + 3 }, 0],
     ['no device, although layers are requested', [], 99, { host: 52 }, 0],
@@ -61,7 +61,7 @@ const listed = (id: string, description: string, totalMemory?: number): BuildDev
 })
 const build = (kind: Build['kind'], devices: BuildDevice[]) => buildOf('', { kind, devices })
 
-t.test('matches the devices of a build with GPUs', async t => {
+t.test('the memory estimator matches the devices of a build with GPUs', async t => {
   const small = gpu('nvidia:0', { name: 'Tesla P40', totalMemory: 24.4 * GIB })
   const large = gpu('nvidia:1')
   const match = (devices: BuildDevice[], gpus: Gpu[]) => matchDevices(devices, gpus).map(found => found.gpu?.id)
@@ -85,7 +85,7 @@ t.test('matches the devices of a build with GPUs', async t => {
   t.same(match([listed('CUDA0', 'x')], []), [undefined])
 })
 
-t.test('computes pools and budgets of devices', async t => {
+t.test('the memory estimator computes pools and budgets of devices', async t => {
   const gpus = [
     gpu('nvidia:0'),
     gpu('amd:0', { name: 'AMD Radeon Graphics', unifiedMemory: true, totalMemory: 8 * GIB })
@@ -128,7 +128,7 @@ t.test('computes pools and budgets of devices', async t => {
   t.equal(unknown.margins, undefined)
 })
 
-t.test("computes the budget of the machine's memory", async t => {
+t.test("the memory estimator computes the budget of the machine's memory", async t => {
   const table: [number, number][] = [
     [0.5, 0.125],
     [2, 0.5],
@@ -149,7 +149,7 @@ t.test("computes the budget of the machine's memory", async t => {
   t.ok(container >= 1.5 * GIB, 'a small container still serves')
 })
 
-t.test('reads the memory of a process', async t => {
+t.test('the memory estimator reads the memory of a process', async t => {
   const rollup = [
     '55d0-7ffc ---p 00000000 00:00 0 [rollup]',
     'Rss:               47508 kB',
@@ -165,7 +165,7 @@ t.test('reads the memory of a process', async t => {
   t.equal(parseProcessMemory(''), undefined)
 })
 
-t.test('reads the memory tables of an engine', async t => {
+t.test('the memory estimator reads the memory tables of an engine', async t => {
   const plain = new MemoryReport(false)
   t.equal(plain.use(), undefined)
   plain.note({ host: 30, CUDA0: 100 }, true)
@@ -220,7 +220,7 @@ t.test('combines the sources of a need', async t => {
   t.same(beyond({ host: 10, CUDA0: 90 }, { host: 8, CUDA0: 100 }), { host: 10, CUDA0: 110.00000000000001 })
 })
 
-t.test('reports sizes of running models in /api/ps', async t => {
+t.test('the memory estimator reports sizes of running models in /api/ps', async t => {
   const sizes = (reserved: Record<string, number>) => {
     const engine = { contextSize: 4096 }
     const running = { reserved, variant: { ...specOf('/m.gguf').variant, size: 70 }, engine, options: {}, mode: 'chat' }

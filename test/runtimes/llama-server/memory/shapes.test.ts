@@ -51,7 +51,7 @@ const dense = (arch: string, layers: number, embedding: number, heads: number, k
   })
 const lengths = (length: number) => ({ 'attention.key_length': length, 'attention.value_length': length })
 
-t.test('matches hand calculations for the cache of popular models', async t => {
+t.test('the memory estimator matches hand calculations for the cache of popular models', async t => {
   const llama = dense('llama', 32, 4096, 32, 8)
   t.equal(cacheOf(llama, { num_ctx: 8192 }), GIB, 'llama-3.1-8b: 128 KiB a token')
   t.equal(cacheOf(llama, { num_ctx: 8192, num_parallel: 4 }), 4 * GIB, 'for each slot')
@@ -98,7 +98,7 @@ t.test('cache types include the scales of their blocks', async t => {
   }
 })
 
-t.test('computes the tokens that the cache holds', async t => {
+t.test('the memory estimator computes the tokens that the cache holds', async t => {
   const table: [Partial<CacheOptions>, number, number, number][] = [
     [{ num_ctx: 777 }, 0, 1024, 1024],
     [{ num_ctx: 777, num_parallel: 3 }, 0, 1024, 1024],
@@ -115,7 +115,7 @@ t.test('computes the tokens that the cache holds', async t => {
   }
 })
 
-t.test('handles layers with states and windows', async t => {
+t.test('the memory estimator handles layers with states and windows', async t => {
   const mamba = shapeOf(
     makeKeys('mamba', {
       block_count: 64,
@@ -167,7 +167,7 @@ t.test('handles layers with states and windows', async t => {
   t.same(mtp, [1024, 1024, 1024, 0], 'layers that guess ahead have no cache in the model itself')
 })
 
-t.test('divides weights by place', async t => {
+t.test('the memory estimator divides weights by place', async t => {
   const { keys, tensors } = await headerOf('qwen3-4b')
   const shape = modelShape(keys, tensors, 0)!
   const all = tensors.reduce((sum, { bytes }) => sum + bytes, 0)
@@ -189,7 +189,7 @@ t.test('divides weights by place', async t => {
   t.equal(modelShape(dense('llama', 1e9, 4096, 32, 8), undefined, GIB), undefined)
 })
 
-t.test('reads tokens and merges of the tokenizer from the file', async t => {
+t.test('the memory estimator reads tokens and merges of the tokenizer from the file', async t => {
   const keys = dense('llama', 2, 64, 4, 4)
   const tokens = { 'tokenizer.ggml.tokens': { length: 1000 } }
   const sizes = (more: object) => {
@@ -201,7 +201,7 @@ t.test('reads tokens and merges of the tokenizer from the file', async t => {
   t.same(sizes({ 'llama.vocab_size': 500 }), [500, 500], 'as many as tokens if it lists none')
 })
 
-t.test('survives damaged file headers', async t => {
+t.test('the memory estimator survives damaged file headers', async t => {
   const folder = t.testdir()
   const path = join(folder, 'm.gguf')
   const words = Array.from({ length: 150_000 }, (_, at) => `word ${at}`)
@@ -246,7 +246,7 @@ t.test('survives damaged file headers', async t => {
   await t.rejects(readGgufHeader(join(folder, 'none.gguf')), { code: 'ENOENT' })
 })
 
-t.test('reads the files of engines', async t => {
+t.test('the memory estimator reads the files of engines', async t => {
   const folder = t.testdir()
   const at = (name: string) => join(folder, name)
   t.same(listShards('/m/a-00001-of-00003.gguf'), [
@@ -311,7 +311,7 @@ t.test('reads the files of engines', async t => {
   t.same(gone, { shape: undefined, size: 7 * MIB, loras: 0 })
 })
 
-t.test('parses flags of llama-server', async t => {
+t.test('the memory estimator parses flags of llama-server', async t => {
   const plain = engineFlags([])
   t.match(engineFlags(['-c', '8192', '-np', '2', '--ubatch-size', '1024', '-ngl', 'all', '-ctk', 'q8_0']), {
     context: 8192,

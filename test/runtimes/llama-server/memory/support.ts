@@ -6,6 +6,7 @@ import type { Test } from 'tap'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../../../core/models/load-options.ts'
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
+import { newFolder } from '../../../support/folder.ts'
 import { writeSparseGguf } from '../../../support/gguf-writer.ts'
 import { engineSpec } from '../support.ts'
 import { getParts } from './model-shapes.ts'
@@ -38,8 +39,7 @@ export const AMX =
 /** Returns a folder with the engine build but without its AMX code, which fails on some shapes. */
 export function buildWithoutAmx(t: Pick<Test, 'teardown'>): string {
   if (!AMX) return engineBuildFolder()
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   cpSync(engineBuildFolder(), folder, {
     recursive: true,
     verbatimSymlinks: true,

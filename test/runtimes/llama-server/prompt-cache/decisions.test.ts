@@ -62,7 +62,7 @@ interface Placement extends Partial<Omit<PlacedPrompt, 'saved'>> {
 
 const cases = readFixture<{ kinds: Kind[]; placements: Placement[] }>('prompt-slot-cases.yaml')
 
-t.test('tells from the metadata what kind of state a model has', t => {
+t.test('the prompt cache tells from the metadata what kind of state a model has', t => {
   for (const { what, architecture, info, mode, kind, ...settings } of cases.kinds) {
     const spec = specOf(architecture, info && { dense: DENSE, window: WINDOW }[info], mode)
     t.equal(getStateKind({ ...spec, settings: { ...PLAIN_SETTINGS, ...settings } }), kind, what)
@@ -70,7 +70,7 @@ t.test('tells from the metadata what kind of state a model has', t => {
   t.end()
 })
 
-t.test('estimates the bytes of a token', async t => {
+t.test('the prompt cache estimates the bytes of a token', async t => {
   // 32 layers of 8 heads with 128 numbers each, keys and values in two bytes.
   t.equal(bytesPerToken(specOf('llama', DENSE)), 32 * 8 * 128 * 2 * 2 + 16)
   const small = specOf('llama', DENSE)
@@ -134,7 +134,7 @@ const state = (id: string, body: EngineFields, more: Partial<SavedState> = {}): 
   return { id, ...common, trail, tokens: Math.ceil(trail.length / 4), bytes: 1000, ...more }
 }
 
-t.test('chooses the slot and the state for a prompt', t => {
+t.test('the prompt cache chooses the slot and the state for a prompt', t => {
   const texts = (list: string[]) =>
     said(...list.map(text => text.replace('LONG', LONG).replace('CUT', LONG.slice(0, -90)).replace('MANY', MANY)))
   for (const { what, slots, prompt, saved = [], slot: wanted, source: from, ...more } of cases.placements) {
@@ -151,7 +151,7 @@ t.test('chooses the slot and the state for a prompt', t => {
   t.end()
 })
 
-t.test('compares prompts by their trails', t => {
+t.test('the prompt cache compares prompts by their trails', t => {
   t.notSame(getTrail({ ...said('Hi'), tools: [{ type: 'function' }] }), getTrail(said('Hi')), 'tools come first')
   t.ok(getTrail({ prompt: 'x'.repeat(5_000_000) }).sums.length < 2000, 'long prompts have few sums')
   t.ok(continues(getTrail(said(LONG, 'Yes.')), getTrail(said(LONG))))
@@ -162,7 +162,7 @@ t.test('compares prompts by their trails', t => {
 
 // ---- what is stored --------------------------------------------------------------------------------------------------
 
-t.test('decides what is saved, and when', t => {
+t.test('the prompt cache decides what is saved, and when', t => {
   const whole = { owner: 'a', trail: { length: 1000 }, changed: true, allowed: true }
   t.ok(isWorthSaving(whole))
   t.ok(isWorthSaving({ ...whole, owner: '' }), 'prompts of the server itself')
@@ -184,7 +184,7 @@ t.test('decides what is saved, and when', t => {
   t.end()
 })
 
-t.test('evicts the least valuable states of owners above their share', t => {
+t.test('the prompt cache evicts the least valuable states of owners above their share', t => {
   const now = 10 * 3_600_000
   const make = (id: string, owner: string, bytes: number, hours: number, more: Partial<SavedState> = {}) =>
     state(id, said(LONG), { owner, bytes, tokens: 100, usedAt: now - hours * 3_600_000, ...more })

@@ -50,7 +50,7 @@ function stateFile(parts: Buffer[], tokens = TOKENS) {
   return Buffer.concat([words(0x67677371, 3, list.length, ...list), ...parts])
 }
 
-t.test('reads, checks and rewrites the files of slots', async t => {
+t.test('the prompt cache reads, checks and rewrites the files of slots', async t => {
   const dir = t.testdir()
   const write = (name: string, bytes: Buffer) => {
     writeFileSync(join(dir, name), bytes)
@@ -103,7 +103,7 @@ t.test('reads, checks and rewrites the files of slots', async t => {
   t.same(await computeChecksum(write('w', whole), NEVER), { size: whole.length, crc32: crc32(whole) })
 })
 
-t.test('adds a cell before the window of a state', async t => {
+t.test('the prompt cache adds a cell before the window of a state', async t => {
   const dir = t.testdir()
   const [source, target] = [join(dir, 'source'), join(dir, 'target')]
   const add = async (bytes: Buffer, window: number) => {
@@ -180,7 +180,7 @@ const list = (root: string): string[] =>
       )
     : []
 
-t.test('stores states in memory, then on disk, within both budgets', async t => {
+t.test('the prompt cache stores states in memory, then on disk, within both budgets', async t => {
   const root = t.testdir()
   const { store, put } = await open(root)
   t.same(readdirSync(root), [], 'nothing is created before it is needed')
@@ -209,7 +209,7 @@ t.test('stores states in memory, then on disk, within both budgets', async t => 
   t.same([...list(join(root, 'disk')), ...list(join(root, 'memory'))], [], 'nothing is left after a removal')
 })
 
-t.test('keeps the earlier turn of a conversation until the next one survives a restart', async t => {
+t.test('the prompt cache keeps the earlier turn of a conversation until the next one survives a restart', async t => {
   const root = t.testdir()
   const { store, put } = await open(root, { inMemory: false })
   const prompt = 'a long conversation '.repeat(30)
@@ -236,7 +236,7 @@ t.test('keeps the earlier turn of a conversation until the next one survives a r
   t.same(store.list(), [...others, fourth], 'only its own earlier turns are deleted')
 })
 
-t.test('finds its states again after a restart', async t => {
+t.test('the prompt cache finds its states again after a restart', async t => {
   const root = t.testdir()
   const first = await open(root, { memory: 500 })
   const a = await first.put('x/a', 300)

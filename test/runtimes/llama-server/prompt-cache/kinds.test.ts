@@ -55,7 +55,8 @@ for (const [architecture, capability] of [
 }
 
 for (const architecture of ['gemma3', 'lfm2', 'qwen35'] as const) {
-  t.test(`${architecture}: a conversation continues in an engine with more slots, then with fewer`, async t => {
+  const options = architecture === 'lfm2' ? {} : thorough
+  t.test(`${architecture}: a conversation continues with more slots, then with fewer`, options, async t => {
     const spec = await specOf(t, architecture)
     const options = { num_ctx: 2048 }
     const expected = await startWith(t, undefined, { ...options, num_parallel: 1 }, spec)
@@ -75,7 +76,8 @@ for (const architecture of ['gemma3', 'lfm2', 'qwen35'] as const) {
 }
 
 for (const architecture of ['gemma3', 'lfm2'] as const) {
-  t.test(`${architecture}: a summary between two turns costs no turn`, async t => {
+  const options = architecture === 'gemma3' ? {} : thorough
+  t.test(`${architecture}: a summary between two turns costs no turn`, options, async t => {
     const spec = await specOf(t, architecture)
     const { cache } = promptCacheIn(join(t.testdirName, 'states'))
     const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 }, spec)
@@ -88,7 +90,7 @@ for (const architecture of ['gemma3', 'lfm2'] as const) {
     await engine.stop()
   })
 
-  t.test(`${architecture}: a state is not continued from its middle`, async t => {
+  t.test(`${architecture}: a state is not continued from its middle`, options, async t => {
     const spec = await specOf(t, architecture)
     const { cache } = promptCacheIn(join(t.testdirName, 'states'))
     const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 }, spec)

@@ -148,7 +148,7 @@ t.test('a state that was evicted is saved again before its slot is taken', async
   t.same(done, ['miss', 'save a in 0', 'save a in 0', 'miss'])
 })
 
-t.test('waits for a save in progress before another conversation takes the slot', async t => {
+t.test('a slot waits for a save in progress before another conversation takes the slot', async t => {
   const slots = new PromptSlots(1)
   let go = () => {}
   const { states, done } = fakeStates({ hold: new Promise<void>(resolve => (go = resolve)) })

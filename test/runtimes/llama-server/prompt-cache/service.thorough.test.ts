@@ -1,5 +1,4 @@
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
@@ -8,6 +7,7 @@ import { getMemoryPath } from '../../../../runtimes/llama-server/prompt-cache/st
 import { type Continued, createConversation } from '../../../../scripts/bench/conversation.ts'
 import { SHAPE_200M, writeRandomModel } from '../../../../scripts/random-models.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { newFolder } from '../../../support/folder.ts'
 import { longText, NEVER } from './support.ts'
 
 const RANDOM = 'test/random'
@@ -90,8 +90,7 @@ async function strays(home: string): Promise<string[]> {
 const list = (folder: string) => (existsSync(folder) ? readdirSync(folder, { recursive: true, encoding: 'utf8' }) : [])
 
 t.test('prompt caches survive kills of corral at any moment', async t => {
-  const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(home, { recursive: true, force: true }))
+  const home = newFolder(t)
   const history: object[] = [{ role: 'user', content: longText(900) }]
   let corral = await startCorral(t, { home })
   history.push({ role: 'assistant', content: (await talk(corral, history)).content }, CAPITAL_QUESTION)

@@ -33,6 +33,27 @@ const ask = (corral: Corral, more: object = {}) => corral.json('/v1/chat/complet
 const pidOf = async (corral: Corral) => Number.parseInt((await ask(corral)).body.choices[0].message.content, 10)
 const unload = (corral: Corral, name = model) =>
   corral.json('/api/generate', { model: name, keep_alive: 0, stream: false })
+/** Tests of a whole server's processes and memory share it. Its engines cannot be reloaded. */
+const shared = startCorral(t, {
+  config: `scheduler: { memory: 4GiB, load_grace: 100ms }\nengines: ${JSON.stringify({
+    drowsy: scripted('drowsy', { sleep: { path: '/sleep?level=1', wake: '/wake_up' } }),
+    big: scripted('none', { memory: { host: '3GiB' } }),
+    huge: scripted('none', { memory: { host: '5GiB' } }),
+    small: scripted(),
+    second: {
+      command: `${join(engineBuildFolder(), 'llama-server')} --port {port} --model {model} --threads 1 --ctx-size 4096 --offline --jinja`,
+      environment: { LLAMA_API_KEY: '{key}' }
+    }
+  })}\nmodels: ${JSON.stringify({
+    'other/drowsy': { engine: 'drowsy' },
+    'other/a': { engine: 'big' },
+    'other/b': { engine: 'big' },
+    'other/huge': { engine: 'huge' },
+    'other/c': { engine: 'small', groups: ['g'] },
+    'other/second': { engine: 'second', files: DEMO_FILE },
+    'corral/tiny-chat': { groups: ['g'] }
+  })}\n`
+})
 const isRunning = async (pid: number) => (await processStartTime(pid)) !== undefined
 
 t.test('a command is split into arguments like in a shell, without expanding anything', async t => {
@@ -187,14 +208,10 @@ t.test('a program that sleeps keeps its process and wakes up for the next reques
 })
 
 t.test('a program that is woken for a client that leaves does not stay half awake', async t => {
-  const corral = await startCorral(t, {
-    config: `scheduler: { load_grace: 100ms }\nengines: ${JSON.stringify({
-      scripted: scripted('drowsy', { sleep: { path: '/sleep?level=1', wake: '/wake_up' } })
-    })}\nmodels: ${JSON.stringify({ [model]: { engine: 'scripted' } })}\n`
-  })
-  const body = { model, messages }
+  const corral = await shared
+  const body = { model: 'other/drowsy', messages }
   const pid = Number.parseInt((await corral.json('/v1/chat/completions', body)).body.choices[0].message.content, 10)
-  await corral.json('/api/generate', { model, keep_alive: 0, stream: false })
+  await corral.json('/api/generate', { model: body.model, keep_alive: 0, stream: false })
   const leaving = new AbortController()
   const asking = corral.send('/v1/chat/completions', body, { signal: leaving.signal }).catch(() => {})
   await until('it is being woken', async () => (await corral.json('/api/ps')).body.loading?.length === 1)
@@ -225,19 +242,7 @@ t.test('nothing of a program outlives its model or a killed server', async t => 
 })
 
 t.test('programs and stored models share the memory budget, and groups exclude each other', async t => {
-  const corral = await startCorral(t, {
-    config: `scheduler: {memory: 4GiB}\nengines: ${JSON.stringify({
-      big: scripted('none', { memory: { host: '3GiB' } }),
-      huge: scripted('none', { memory: { host: '5GiB' } }),
-      small: scripted()
-    })}\nmodels: ${JSON.stringify({
-      'other/a': { engine: 'big' },
-      'other/b': { engine: 'big' },
-      'other/huge': { engine: 'huge' },
-      'other/c': { engine: 'small', groups: ['g'] },
-      'corral/tiny-chat': { groups: ['g'] }
-    })}\n`
-  })
+  const corral = await shared
   const loaded = async () => (await corral.json('/api/ps')).body.models.map((each: any) => each.model).sort()
   const load = (name: string) => corral.json('/v1/chat/completions', { model: name, messages, max_tokens: 1 })
   for (const name of ['other/a', 'other/b']) {
@@ -251,17 +256,9 @@ t.test('programs and stored models share the memory budget, and groups exclude e
 })
 
 t.test('a second llama-server that a command starts answers like the own one', async t => {
-  const server = join(engineBuildFolder(), 'llama-server')
-  const command = `${server} --port {port} --model {model} --threads 1 --ctx-size 4096 --offline --jinja`
-  const corral = await startCorral(t, {
-    config: `engines: ${JSON.stringify({ second: { command, environment: { LLAMA_API_KEY: '{key}' } } })}\nmodels: ${JSON.stringify(
-      {
-        [model]: { engine: 'second', files: DEMO_FILE }
-      }
-    )}\n`
-  })
+  const corral = await shared
   const texts: string[] = []
-  for (const name of [model, 'corral/tiny-chat']) {
+  for (const name of ['other/second', 'corral/tiny-chat']) {
     const body = { model: name, messages, temperature: 0, max_tokens: 20 }
     const reply = await corral.json('/v1/chat/completions', body)
     t.equal(reply.status, 200, JSON.stringify(reply.body))
@@ -269,7 +266,7 @@ t.test('a second llama-server that a command starts answers like the own one', a
   }
   t.equal(texts[0], texts[1])
   const long = await corral.json('/v1/chat/completions', {
-    model,
+    model: 'other/second',
     messages: [{ role: 'user', content: 'many words '.repeat(5000) }]
   })
   t.match(long, { status: 400, body: { error: { code: 'context_length_exceeded' } } })

@@ -12,7 +12,7 @@ await importModels(corral, paths)
 const cosine = (a: number[], b: number[]) => a.reduce((sum, value, index) => sum + value * b[index]!, 0)
 const texts = ['the quick brown fox', 'a lazy dog', 'the quick brown fox']
 
-t.test('detects capabilities from the files', async t => {
+t.test('the OpenAI API detects capabilities from the files', async t => {
   const { body } = await corral.json('/api/tags')
   const capabilities = Object.fromEntries(body.models.map((model: any) => [model.name, model.capabilities]))
   t.match(capabilities, {
@@ -47,7 +47,7 @@ t.test('embeddings work with any number of slots', async t => {
   }
 })
 
-t.test('creates embeddings', async t => {
+t.test('the OpenAI API creates embeddings', async t => {
   const kinds = [
     [MODELS.embedding, ENCODER_WIDTH],
     [MODELS.decoder, DECODER_WIDTH]
@@ -89,7 +89,7 @@ t.test('creates embeddings', async t => {
   t.ok(tooLong.body.error.n_prompt_tokens > tooLong.body.error.n_ctx)
 })
 
-t.test('ranks documents', async t => {
+t.test('the OpenAI API ranks documents', async t => {
   const documents = ['Paris is the capital.', 'Bananas are yellow.', 'A dog sleeps.']
   const query = 'What is the capital of France?'
   const { status, body } = await corral.json('/v1/rerank', { model: MODELS.reranker, query, documents })
@@ -117,7 +117,7 @@ t.test('a chat model creates embeddings too', async t => {
   t.equal(body.data[0].embedding.length, 256)
 })
 
-t.test('refuses requests that a model is not made for', async t => {
+t.test('the OpenAI API refuses requests that a model is not made for', async t => {
   await corral.json('/api/stop', { model: MODELS.reranker })
   await corral.json('/api/stop', { model: MODELS.embedding })
   const hi = [{ role: 'user', content: 'Hi' }]

@@ -29,7 +29,7 @@ function variantOf(capabilities: Capability[], architecture = 'llama'): StoredVa
 
 const refusal = (work: () => unknown) => refused(work) ?? {}
 
-t.test('reads the size of images', async t => {
+t.test('the OpenAI API reads the size of images', async t => {
   t.same(imageSize(pngBytes(7, 9)), { width: 7, height: 9 })
   t.same(imageSize(hugePngBytes()), { width: 60_000, height: 60_000 })
   const gif = Buffer.from('GIF89a\x05\x00\x04\x00', 'latin1')
@@ -51,7 +51,7 @@ t.test('reads the size of images', async t => {
   for (const data of Object.values(WEBP)) t.same(imageSize(Buffer.from(data, 'base64')), { width: 20, height: 10 })
 })
 
-t.test('checks images and audio in messages', async t => {
+t.test('the OpenAI API checks images and audio in messages', async t => {
   const png = `data:image/png;base64,${pngBytes().toString('base64')}`
   const seeing = variantOf(['completion', 'vision'])
   const check = (part: object, variant = seeing, projector?: string | null) =>
@@ -124,7 +124,7 @@ t.test('media that a model cannot use become sentences in histories', async t =>
   }
 })
 
-t.test('parses multipart forms', async t => {
+t.test('the OpenAI API parses multipart forms', async t => {
   const app = Fastify()
   t.teardown(() => app.close())
   acceptForms(app)
@@ -172,7 +172,7 @@ t.test('parses multipart forms', async t => {
   t.same((await send(`--x\r\n\r\n${'y'.repeat(200_000)}\r\n`, part('model', 'a/b'))).json(), { model: 'a/b' })
 })
 
-t.test('converts transcription requests and assembles transcripts', async t => {
+t.test('the OpenAI API converts transcription requests and assembles transcripts', async t => {
   const request = { file: 'UklG' }
   t.same(transcriptionFields(request, 'transcribe'), { audio: 'UklG' })
   t.same(transcriptionFields({ ...request, prompt: 'Write it down', language: 'de' }, 'translate'), {
@@ -206,7 +206,7 @@ t.test('converts transcription requests and assembles transcripts', async t => {
   })
 })
 
-t.test('detects the pooling of a sentence-transformers folder', async t => {
+t.test('the OpenAI API detects the pooling of a sentence-transformers folder', async t => {
   const modules = [
     { idx: 0, path: '', type: 'sentence_transformers.models.Transformer' },
     { idx: 1, path: '1_Pooling', type: 'sentence_transformers.models.Pooling' }
@@ -266,7 +266,7 @@ t.test('a model serves the modes of its capabilities', async t => {
   t.equal(projectorOf('embedding'), undefined, 'embedding engines get no images')
 })
 
-t.test("recognizes llama-server's errors about media", async t => {
+t.test("the OpenAI API recognizes llama-server's errors about media", async t => {
   const said = (message: string, status = 500) =>
     requestError(status, JSON.stringify({ error: { code: status, message } }))
   const mistakes = ['Failed to load image or audio file', 'Failed to tokenize prompt', 'Invalid base64 value']

@@ -151,7 +151,7 @@ t.test('chats accept audio', async t => {
   t.match(damaged, { status: 400, body: { error: { code: 'invalid_request' } } }, JSON.stringify(damaged.body))
 })
 
-t.test('transcribes and translates audio', async t => {
+t.test('the OpenAI API transcribes and translates audio', async t => {
   const file = () => toFile(wavBytes(1), 'tone.wav', { type: 'audio/wav' })
   const json = await client.audio.transcriptions.create({ model: MODELS.hearing, file: await file(), language: 'en' })
   t.type(json.text, 'string')
@@ -215,7 +215,7 @@ t.test('transcribes and translates audio', async t => {
   t.match(await tooLong.json(), { error: { code: 'context_length_exceeded', n_prompt_tokens: Number, n_ctx: Number } })
 })
 
-t.test('refuses invalid transcription requests', async t => {
+t.test('the OpenAI API refuses invalid transcription requests', async t => {
   /** Sends a form without its empty fields. */
   const send = (fields: Record<string, string | Blob>) => {
     const form = new FormData()
@@ -287,7 +287,7 @@ t.test('a disconnecting client frees its slot', async t => {
   await until('the slot is free', async () => (await running()) === 0)
 })
 
-t.test('refuses speech and images', async t => {
+t.test('the OpenAI API refuses speech and images', async t => {
   const speech = client.audio.speech.create({ model: DEMO, input: 'Hi', voice: 'alloy' })
   await t.rejects(speech, { status: 400, code: 'unsupported_capability', message: /cannot speak/ })
   const none = client.images.generate({ model: 'random/none', prompt: 'a horse' })

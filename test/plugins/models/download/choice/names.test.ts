@@ -148,7 +148,7 @@ const HUBS = [
 
 const REPOSITORY = { id: 'Qwen/Qwen3-0.6B-GGUF', name: { owner: 'Qwen', name: 'Qwen3-0.6B-GGUF' } }
 
-t.test('parses names and addresses of pulls', t => {
+t.test('the reference parser parses names and addresses of pulls', t => {
   for (const [text, reference] of Object.entries(CASES.references)) {
     // The address of any file contains no name.
     const { name, ...addressed } = { ...REPOSITORY, ...reference }
@@ -158,7 +158,7 @@ t.test('parses names and addresses of pulls', t => {
   t.end()
 })
 
-t.test('refuses invalid names and addresses', t => {
+t.test('the reference parser refuses invalid names and addresses', t => {
   const refuses = (text: unknown, code: string, message: RegExp) =>
     t.throws(() => parsePullReference(text, HUBS), { code, message, param: 'model' }, String(text))
   for (const { text, code, message } of CASES.refusedReferences) refuses(text, code, new RegExp(message))

@@ -79,7 +79,7 @@ async function startProxy(t: Test, secret?: string) {
   return { requested, port: (proxy.address() as AddressInfo).port }
 }
 
-t.test('transfers over TLS', async t => {
+t.test('the transfer engine transfers over TLS', async t => {
   const server = await startByteServer({ '/file': content }, () => ({}), true)
   t.teardown(() => server.close())
 
@@ -93,24 +93,24 @@ t.test('transfers over TLS', async t => {
     delete process.env.NODE_TLS_REJECT_UNAUTHORIZED
   })
 
-  await t.test('transfers without a proxy', async t => {
+  await t.test('the transfer engine transfers without a proxy', async t => {
     t.strictSame(await fetchFile(t, server.url), [{ size: content.length, sha256: sha256(content) }])
   })
 
-  await t.test('transfers despite broken connections', async t => {
+  await t.test('the transfer engine transfers despite broken connections', async t => {
     server.state.fault = ({ number }) => (number % 2 === 0 ? { cutAfter: 1_000_000 } : {})
     t.strictSame(await fetchFile(t, server.url), [{ size: content.length, sha256: sha256(content) }])
     server.state.fault = () => ({})
   })
 
-  await t.test('transfers over TLS through a proxy', async t => {
+  await t.test('the transfer engine transfers over TLS through a proxy', async t => {
     const { requested, port } = await startProxy(t, 'user:p@ss')
     const proxy = `http://user:p%40ss@127.0.0.1:${port}`
     t.strictSame(await fetchFile(t, server.url, proxy), [{ size: content.length, sha256: sha256(content) }])
     t.ok(requested.length > 0 && requested.every(line => line === `CONNECT ${new URL(server.url).host}`))
   })
 
-  await t.test('fails if the proxy refuses the credentials', async t => {
+  await t.test('the transfer engine fails if the proxy refuses the credentials', async t => {
     const { port } = await startProxy(t, 'user:other')
     const failed = fetchFile(t, server.url, `http://user:secret@127.0.0.1:${port}`)
     await t.rejects(failed, failing('hub_unreachable', /the proxy does not accept the user name and password \(407\)/))
@@ -118,7 +118,7 @@ t.test('transfers over TLS', async t => {
   })
 })
 
-t.test('transfers without TLS through a proxy', async t => {
+t.test('the transfer engine transfers without TLS through a proxy', async t => {
   const server = await startByteServer({ '/file': content })
   t.teardown(() => server.close())
   const { requested, port } = await startProxy(t, 'user:pass')

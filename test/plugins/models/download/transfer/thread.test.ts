@@ -46,7 +46,7 @@ function request(url: string, folder: string, names: string[], more: Partial<Tra
   }
 }
 
-t.test('downloads several files at once and reports progress', async t => {
+t.test('the transfer thread downloads several files at once and reports progress', async t => {
   const server = await startByteServer({ '/file': content }, () => ({ rate: 8 * MiB }))
   t.teardown(() => server.close())
   const folder = t.testdir()

@@ -23,7 +23,7 @@ import { readCases } from '../../../../support/fixture.ts'
 const KiB = 1024
 const MiB = 1024 * KiB
 
-t.test('parses response heads', async t => {
+t.test('the transfer engine parses response heads', async t => {
   const head = (lines: string[]) => parseHead(lines.join('\r\n'))
   const cases = readCases<[lines: string[], status: number, body: object, keepAlive: boolean][]>(
     'transfer-cases.yaml',
