@@ -8,7 +8,7 @@ import { thorough } from '../support/thorough.ts'
 const MIB = 2 ** 20
 const [HONEST, ATTACKER] = ['honest-'.padEnd(32, 'x'), 'attacker-'.padEnd(32, 'x')] as const
 const corral = await startCorral(t, {
-  config: `limits: { document_time: 2s, document_memory: 64MiB }\nsecurity: { api_keys: [${HONEST}, ${ATTACKER}] }`
+  config: `limits: { document_time: 1s, document_memory: 64MiB }\nsecurity: { api_keys: [${HONEST}, ${ATTACKER}] }`
 })
 
 function prompt(key: string, documents: readonly Buffer[], signal?: AbortSignal) {
@@ -62,7 +62,7 @@ t.test('PDFs that take too much memory or time, or are damaged on purpose, becom
       /more than 67 MB of memory/
     ],
     ['forms in forms', onePage(pdfStream('/X Do'), forms(30), '/XObject<</X 10 0 R>>'), /memory|takes longer/],
-    ['slow pages', slow(0), /takes longer than 2 s/],
+    ['slow pages', slow(0), /takes longer than 1 s/],
     [
       'a cycle of pages',
       pdfOf({ 1: '<</Type/Catalog/Pages 2 0 R>>', 2: '<</Type/Pages/Kids[2 0 R 2 0 R]/Count 2147483647>>' }),
@@ -98,19 +98,19 @@ t.test('a client gets events while a slow PDF is read', async t => {
       '/v1/messages',
       { max_tokens: 1 },
       { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: pdf(900) } },
-      /^event: message_start[\s\S]*event: error\ndata: .*takes longer than 2 s/m
+      /^event: message_start[\s\S]*event: error\ndata: .*takes longer than 1 s/m
     ],
     [
       '/v1/responses',
       {},
       { type: 'input_file', file_data: pdf(901) },
-      /^event: response.created[\s\S]*event: response.failed[\s\S]*takes longer than 2 s/m
+      /^event: response.created[\s\S]*event: response.failed[\s\S]*takes longer than 1 s/m
     ],
     [
       '/v1/chat/completions',
       {},
       { type: 'file', file: { file_data: pdf(902) } },
-      /^data: .*chat.completion.chunk[\s\S]*data: .*takes longer than 2 s/m
+      /^data: .*chat.completion.chunk[\s\S]*data: .*takes longer than 1 s/m
     ]
   ] as const
   const headers = { authorization: `Bearer ${HONEST}` }

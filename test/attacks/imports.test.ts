@@ -6,7 +6,7 @@ import t, { type Test } from 'tap'
 import { keylessCaller } from '../../core/contracts/callers.ts'
 import { layOutSnapshot, sha256 } from '../plugins/models/discovery/cache-layouts.ts'
 import { name, openStore, until } from '../plugins/models/storage/support.ts'
-import { type Corral, startCorral } from '../support/corral.ts'
+import { startCorral } from '../support/corral.ts'
 import { readCases } from '../support/fixture.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
 
@@ -48,28 +48,30 @@ function layOut(dir: string) {
 }
 
 /** The answer, without the requested path in its message. */
-async function answer(corral: Corral, path: string, more: object = {}) {
-  const { status, body } = await corral.json('/api/import', { path, model: 'attack/x', ...more })
+async function answer(path: string) {
+  const { status, body } = await corral.json('/api/import', { path, model: 'attack/x' })
   return { status, code: body.code, error: String(body.error).replace(path, '<path>') }
 }
+
+/** A cache of Hugging Face that the server knows. */
+const hub = join(t.testdir(), 'hf', 'hub')
+const corral = await startCorral(t, { importRoots: [], env: { HF_HUB_CACHE: hub, LLAMA_CACHE: '' } })
 
 t.test('imports over the network neither read nor reveal anything outside of the roots', async t => {
   const dir = t.testdir()
   const { root, outside } = layOut(dir)
   symlinkSync(root, join(dir, 'alias'))
   execFileSync('mkfifo', [join(root, 'pipe.gguf')])
-  const none = await startCorral(t, { importRoots: [] })
-  const corral = await startCorral(t, { importRoots: [root, join(dir, 'alias'), join(dir, 'not-mounted')] })
-
-  t.match(await answer(none, join(root, 'ok.gguf')), { status: 403, code: 'path_not_allowed', error: /names none/ })
-  const refusal = await answer(corral, '/nowhere')
+  t.match(await answer(join(root, 'ok.gguf')), { status: 403, code: 'path_not_allowed', error: /names none/ })
+  await corral.reload('', [root, join(dir, 'alias'), join(dir, 'not-mounted')])
+  const refusal = await answer('/nowhere')
   t.match(refusal, { status: 403, code: 'path_not_allowed', error: /storage\.import_roots/ })
   for (const forbidden of readCases<string[]>('attack-cases.yaml', 'forbiddenPaths')) {
     const path = forbidden.replace('DIR', dir)
-    t.same(await answer(corral, path), refusal, path)
+    t.same(await answer(path), refusal, path)
   }
   for (const folder of ['st', 'st-none']) {
-    const { status, error } = await answer(corral, join(root, folder))
+    const { status, error } = await answer(join(root, folder))
     t.match({ status, error: error.replaceAll(`/etc/passwd-none`, '').replaceAll('/etc/passwd', '') }, { status: 403 })
     t.notMatch(error, /root:/, 'the file is not quoted')
   }
@@ -77,11 +79,11 @@ t.test('imports over the network neither read nor reveal anything outside of the
   t.match(await streamed.text(), /path_not_allowed/)
   t.match(await corral.json('/ollama/api/import', { path: '/etc/passwd', model: 'a/x' }), { status: 403 })
 
-  t.match(await answer(corral, join(root, 'pipe.gguf')), { status: 400, error: /neither a file nor a folder|regular/ })
-  t.match(await answer(corral, join(root, 'loop')), { status: 400, error: /symbolic links/ })
-  const actual = await answer(corral, join(root, 'none.gguf'))
+  t.match(await answer(join(root, 'pipe.gguf')), { status: 400, error: /neither a file nor a folder|regular/ })
+  t.match(await answer(join(root, 'loop')), { status: 400, error: /symbolic links/ })
+  const actual = await answer(join(root, 'none.gguf'))
   t.match(actual, { status: 400, error: /There is no/ }, 'inside the root, errors are specific')
-  t.match(await answer(corral, `${root}/x\0y`), { status: 400 })
+  t.match(await answer(`${root}/x\0y`), { status: 400 })
   t.same((await corral.json('/api/tags')).body.models.length, 1, 'no model was created')
 
   for (const [index, path] of [
@@ -95,7 +97,6 @@ t.test('imports over the network neither read nor reveal anything outside of the
 
 t.test('caches of other tools are searched only below the roots', async t => {
   const dir = t.testdir()
-  const hub = join(dir, 'hf', 'hub')
   const commit = 'c'.repeat(40)
   layOutSnapshot(hub, 'o/tiny-GGUF', commit, { 'tiny-F16.gguf': INSIDE }, 'main')
   mkdirSync(join(dir, 'outside'))
@@ -103,16 +104,15 @@ t.test('caches of other tools are searched only below the roots', async t => {
   const snapshot = join(hub, 'models--o--tiny-GGUF', 'snapshots', commit)
   symlinkSync(join(dir, 'outside', 'secret.gguf'), join(snapshot, 'trap-Q4_0.gguf'))
   symlinkSync(join(dir, 'outside', 'none.gguf'), join(snapshot, 'trap-Q8_0.gguf'))
-  const env = { HF_HUB_CACHE: hub, LLAMA_CACHE: '' }
   const request = { from: 'huggingface', found: 'o/tiny-GGUF/tiny-F16.gguf' }
 
-  const none = await startCorral(t, { importRoots: [], env })
+  await corral.reload('', [])
   const refused = { status: 403, body: { code: 'path_not_allowed' } }
-  t.match(await none.json('/api/import/found?from=huggingface'), refused)
-  t.match(await none.json('/api/import', request), refused)
-  t.notMatch((await none.json('/api/import/found?from=ollama')).body.error, /\//, 'folders are not named')
+  t.match(await corral.json('/api/import/found?from=huggingface'), refused)
+  t.match(await corral.json('/api/import', request), refused)
+  t.notMatch((await corral.json('/api/import/found?from=ollama')).body.error, /\//, 'folders are not named')
 
-  const corral = await startCorral(t, { importRoots: [hub], env })
+  await corral.reload('', [hub])
   const { body } = await corral.json('/api/import/found?from=huggingface')
   const findProblem = (label: string) =>
     String(body.models.find((found: any) => found.name.endsWith(label)).problem).replaceAll(

@@ -68,7 +68,7 @@ t.test('two hundred stalled uploads leave turns for another client', async t => 
   await until('no connection remains', () => descriptors() < 60, 20_000)
 })
 
-t.test('a trickling upload is given up, and a slow one is not', async t => {
+t.test('a trickling upload is given up, and a slow one is not', thorough, async t => {
   const corral = await startCorral(t, { config: 'limits:\n  upload_stall: 3s' })
   const slow = Buffer.alloc(60_000, 'slow')
   const honest = begin(t, corral, { digest: sha256(slow), length: slow.length })

@@ -1,14 +1,14 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { alive, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { alive, DEMO, endless, runtimesConfig, startCorral, until } from '../support/corral.ts'
 import { newHome } from './command.ts'
 import { onTerminal } from './terminal.ts'
 
 /** A server on its own terminal. */
 async function serveOnTerminal(t: Test, launcher = '') {
   const home = newHome(t)
-  writeFileSync(join(home, 'config.yaml'), 'shutdown_grace: 1s\n')
+  writeFileSync(join(home, 'config.yaml'), `shutdown_grace: 1s\n${runtimesConfig(1)}`)
   const terminal = onTerminal(t, ['serve', '--port', '0'], home, { launcher })
   await terminal.sees('Ctrl-C stops the server')
   const { pid, address } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
-import { sample } from '../support/thorough.ts'
+import { sample, thorough } from '../support/thorough.ts'
 import { checkCommands, corral, newHome } from './command.ts'
 
 /** All tests but the last share this server. */
@@ -82,18 +82,22 @@ t.test('commands use the private socket only for the server of their data direct
   t.match(blind, { code: 1, stderr: /used TCP without a key, since .*cannot open .*corral\.sock/s })
 })
 
-t.test('the private socket works with a long path, after a kill, and for a command without a server', async t => {
-  const home = join(newHome(t), 'deep'.repeat(30))
-  mkdirSync(home)
-  const killed = await startCorral(t, { home })
-  const { socket } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))
-  t.ok(socket.length < 104, socket)
-  t.match(await corral(['logs', DEMO], { home }), { code: 0 })
-  await killed.end('SIGKILL')
+t.test(
+  'the private socket works with a long path, after a kill, and for a command without a server',
+  thorough,
+  async t => {
+    const home = join(newHome(t), 'deep'.repeat(30))
+    mkdirSync(home)
+    const killed = await startCorral(t, { home })
+    const { socket } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))
+    t.ok(socket.length < 104, socket)
+    t.match(await corral(['logs', DEMO], { home }), { code: 0 })
+    await killed.end('SIGKILL')
 
-  t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'a server only for this command')
-  const again = await startCorral(t, { home })
-  t.equal(JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8')).socket, socket)
-  t.match(await corral(['logs', DEMO], { home }), { code: 0 })
-  t.equal(await again.end('SIGTERM'), 0)
-})
+    t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'a server only for this command')
+    const again = await startCorral(t, { home })
+    t.equal(JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8')).socket, socket)
+    t.match(await corral(['logs', DEMO], { home }), { code: 0 })
+    t.equal(await again.end('SIGTERM'), 0)
+  }
+)

@@ -1,6 +1,7 @@
 import t from 'tap'
 import { formatFound } from '../../command-line/commands/search.ts'
 import type { FoundRepository } from '../../core/contracts/native-records.ts'
+import { startCorral } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { corral, newHome } from './command.ts'
 import { type Answer, scriptedServer } from './scripted-server.ts'
@@ -64,35 +65,33 @@ t.test('search prints a table, or blocks if the table is too wide', async t => {
   t.ok(narrow.split('\n').every(line => line.length <= 40))
 })
 
-t.test('search works without a running server and at 40 columns', async t => {
+t.test('search works with and without a running server, and at 40 columns', async t => {
   const hub = await startHubEmulator(t, {
     repositories: {
       'acme/Bird-8B-GGUF': { files: { 'Bird-8B-Q8_0.gguf': { size: 9_000_000 } }, downloads: 12_345, license: 'mit' },
       'acme/Bird-Cut-GGUF': { files: { 'Bird-Q4_K_M-00002-of-00002.gguf': { size: 100 } } }
     }
   })
-  const home = newHome(t)
-  const env = { HF_ENDPOINT: hub.url, HF_TOKEN: '', HF_HOME: home, HF_HUB_OFFLINE: '' }
-  const plain = await corral(['search', 'bird', '8b'], { home, env })
+  const alone = newHome(t)
+  const env = { HF_ENDPOINT: hub.url, HF_TOKEN: '', HF_HOME: alone, HF_HUB_OFFLINE: '' }
+  const plain = await corral(['search', 'bird', '8b'], { home: alone, env })
   t.match(plain, { code: 0, stdout: /^ +SIZE .*\n9\.0 MB +Q8_0 +yes +12k .* mit +corral pull acme\/Bird-8B-GGUF\n$/ })
-  const both = await corral(['search', 'bird', '--json', '--limit', '2'], { home, env })
+  const offline = await corral(['search', 'bird'], { home: alone, env: { ...env, HF_HUB_OFFLINE: '1' } })
+  t.match(offline, { code: 1, stderr: /HF_HUB_OFFLINE is set to 1/ })
+
+  const { home } = await startCorral(t, { env })
+  const both = await corral(['search', 'bird', '--json', '--limit', '2'], { home })
   t.same(JSON.parse(both.stdout).models.length, 2)
-  const fitting = await corral(['search', 'bird', '--fits'], { home, env })
+  const fitting = await corral(['search', 'bird', '--fits'], { home })
   t.match(fitting.stdout, /Bird-8B/)
   t.notMatch(fitting.stdout, /Bird-Cut/)
-  const nothing = await corral(['search', 'unicorn'], { home, env })
+  const nothing = await corral(['search', 'unicorn'], { home })
   t.match(nothing, {
     code: 1,
     stdout: '',
     stderr: /No models match "unicorn"\. Try fewer or other words, or more hubs with --hub all/
   })
-  const offline = await corral(['search', 'bird'], { home, env: { ...env, HF_HUB_OFFLINE: '1' } })
-  t.match(offline, { code: 1, stderr: /HF_HUB_OFFLINE is set to 1/ })
-
-  const launcher = `env ${Object.entries(env)
-    .map(([name, value]) => `${name}=${value}`)
-    .join(' ')}`
-  const terminal = onTerminal(t, ['search', 'bird'], home, { launcher, columns: 40 })
+  const terminal = onTerminal(t, ['search', 'bird'], home, { columns: 40 })
   await terminal.ended()
   const lines = await terminal.lines()
   t.ok(lines.includes('corral pull acme/Bird-8B-GGUF'), lines.join('\n'))

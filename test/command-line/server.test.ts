@@ -4,7 +4,7 @@ import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
-import { CAPITAL_ANSWER, DEMO, llamaServersBelow, startCorral, until } from '../support/corral.ts'
+import { CAPITAL_ANSWER, DEMO, llamaServersBelow, runtimesConfig, startCorral, until } from '../support/corral.ts'
 import { checkCommands, commandEnvironment, corral, MAIN, newHome } from './command.ts'
 import { localModel } from './records.ts'
 import { type Answer, event, refuse, scriptedServer } from './scripted-server.ts'
@@ -81,6 +81,7 @@ t.test('run starts its own server and stops it', async t => {
   const { port } = free.address() as { port: number }
   free.close()
   const own = ['--port', String(port)]
+  writeFileSync(join(home, 'config.yaml'), runtimesConfig(1))
 
   const asked = await corral(['run', DEMO, 'What is the capital', 'of France?', '--temperature', '0', ...own], { home })
   t.match(asked, { code: 0, stdout: `${CAPITAL_ANSWER}\n`, stderr: /No server is running.*corral serve/ })

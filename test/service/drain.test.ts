@@ -92,7 +92,7 @@ t.test('an engine that dies during a drain is replaced for its running request',
   t.match(await queued, { status: 200, body: { done_reason: 'length' } })
 })
 
-t.test('a server without a llama.cpp build is not ready unless it serves remote models', async t => {
+t.test('a server without a llama.cpp build is not ready unless it serves remote models', thorough, async t => {
   const broken = newFolder(t)
   writeFileSync(join(broken, 'llama-server'), '#!/bin/sh\nexit 1\n', { mode: 0o755 })
   const env = { CORRAL_LLAMA_CPP: broken }

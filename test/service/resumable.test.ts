@@ -43,7 +43,8 @@ async function read(
   return { status: response.status, id: response.headers.get('x-corral-stream-id'), bytes: Buffer.concat(chunks) }
 }
 
-const corral = await startCorral(t, { config: 'limits: { resume: 20s }' })
+const CONFIG = 'limits: { resume: 20s }'
+const corral = await startCorral(t, { config: CONFIG })
 const chat = (seed: number) => ({ model: DEMO, messages: [STORY], stream: true, options: { seed, max_tokens: 120 } })
 const hosted = (seed: number) => ({ model: DEMO, messages: [STORY], stream: true, seed, max_tokens: 120 })
 const WAYS: [what: string, path: string, body: (seed: number) => object, resume: string][] = [
@@ -194,13 +195,13 @@ t.test('a client that never comes back loses its slot, and cannot occupy all slo
 })
 
 t.test('a stream is readable only by its owner', async t => {
-  const keys = { CORRAL_API_KEYS: 'first-key-that-is-long-enough,second-key-that-is-long-enough' }
-  const shared = await startCorral(t, { env: keys })
-  const [first, second] = keys.CORRAL_API_KEYS.split(',').map(key => ({ 'x-api-key': key }))
-  const { id } = await read(shared, '/v1/chat/completions', hosted(2), 500, first)
-  t.equal((await shared.json(`/v1/streams/${id}`, undefined, { headers: second! })).status, 404)
-  t.equal((await shared.json(`/v1/streams/${id}`, undefined, { headers: second!, method: 'DELETE' })).status, 404)
-  t.equal((await shared.json(`/v1/streams/${id}`)).status, 401)
-  const own = await read(shared, `/v1/streams/${id}`, undefined, undefined, first)
+  const keys = ['first-key-that-is-long-enough', 'second-key-that-is-long-enough']
+  await corral.reload(`${CONFIG}\nsecurity: { api_keys: [${keys}] }`)
+  const [first, second] = keys.map(key => ({ 'x-api-key': key }))
+  const { id } = await read(corral, '/v1/chat/completions', hosted(2), 500, first)
+  t.equal((await corral.json(`/v1/streams/${id}`, undefined, { headers: second! })).status, 404)
+  t.equal((await corral.json(`/v1/streams/${id}`, undefined, { headers: second!, method: 'DELETE' })).status, 404)
+  t.equal((await corral.json(`/v1/streams/${id}`)).status, 401)
+  const own = await read(corral, `/v1/streams/${id}`, undefined, undefined, first)
   t.match(own.bytes.toString(), '[DONE]')
 })

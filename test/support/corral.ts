@@ -31,12 +31,12 @@ export interface Corral {
   /** The events of a streamed reply. */
   events(path: string, body: unknown, init?: SendOptions): Promise<any[]>
   /** Rewrites its config.yaml. The server does not notice by itself. */
-  configure(config: string): void
+  configure(config: string, importRoots?: string[]): void
   /**
    * Rewrites its config.yaml and reloads it, which is much faster than another server. Returns the report.
    * @throws if the server refuses it or needs a restart
    */
-  reload(config: string): Promise<any>
+  reload(config: string, importRoots?: string[]): Promise<any>
   /** Ends it with a signal and returns its exit code. */
   end(signal?: NodeJS.Signals): Promise<number | null>
   /** Process ids of the llama-servers that it started for models, without those it starts to examine a build. */
@@ -73,7 +73,8 @@ export interface CorralOptions {
   home?: string
 }
 
-function runtimesConfig(threads: number, more = ''): string {
+/** The section `runtimes` of a config.yaml for engines with this many threads. */
+export function runtimesConfig(threads: number, more = ''): string {
   return `runtimes:\n  engine_arguments: [--threads, "${threads}", --threads-batch, "${threads}"]\n${more}\n`
 }
 
@@ -153,10 +154,10 @@ export async function activeRequests(corral: Corral): Promise<number> {
 
 export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOptions = {}): Promise<Corral> {
   const home = options.home ?? mkdtempSync(join(tmpdir(), 'corral-test-'))
-  const configure = (config: string) =>
+  const configure = (config: string, importRoots = options.importRoots ?? [tmpdir(), packageRoot]) =>
     writeFileSync(
       join(home, 'config.yaml'),
-      `${withImportRoots(config, options.importRoots ?? [tmpdir(), packageRoot])}\n${runtimesConfig(options.threads ?? 1, options.runtimes)}`
+      `${withImportRoots(config, importRoots)}\n${runtimesConfig(options.threads ?? 1, options.runtimes)}`
     )
   configure(options.config ?? '')
   const child = spawn(process.execPath, [options.program ?? MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
@@ -206,8 +207,8 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     home,
     process: child,
     configure,
-    async reload(config) {
-      configure(config)
+    async reload(config, importRoots) {
+      configure(config, importRoots)
       const { status, body } = await corral.json('/api/reload', {}, { local: true })
       if (status !== 200 || body.restart.length > 0) throw new Error(JSON.stringify(body))
       return body

@@ -2,6 +2,9 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { packageRoot } from '../../core/system/package-info.ts'
 
+/** Threads of an engine wait actively for each other, which takes all processors if several tests run at once. */
+export const ONE_THREAD = ['--threads', '1', '--threads-batch', '1']
+
 /**
  * The folder with the llama-server for tests: CORRAL_LLAMA_CPP, or the build of `npm run prepare:engine`.
  * @throws if there is none: a test that needs an engine never passes without one

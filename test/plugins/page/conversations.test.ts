@@ -27,7 +27,7 @@ function client(corral: Corral, key?: string) {
   }
 }
 
-t.test('a server whose pages store conversations in browsers stores none', async t => {
+t.test('a server whose pages store conversations in browsers stores none', thorough, async t => {
   const corral = await startCorral(t)
   const { list, get, put, delete: remove } = client(corral)
   for (const reply of [await list(), await get('one'), await remove(), await put('one', {})]) {

@@ -253,7 +253,6 @@ t.test('a stream reports that its engine was killed', async t => {
 t.test('a stopped process is reported as hanging, but a long prefill is not', thorough, async t => {
   const run = t.testdir({})
   const spec = engineSpec({ options: { ...engineSpec().options, num_ctx: 8192, num_parallel: 1 } })
-  const extraArguments = ['--threads', '1', '--threads-batch', '1']
   const prompt = 'one two three four five six seven eight nine ten '.repeat(200)
   /** Returns the milliseconds of a long prefill, during which nothing is sent. */
   const readLongPrompt = async (engine: LlamaServerEngine) => {
@@ -263,13 +262,13 @@ t.test('a stopped process is reported as hanging, but a long prefill is not', th
     t.equal(status, 200)
     return performance.now() - began
   }
-  const measuring = await load(run, spec, { extraArguments })
+  const measuring = await load(run, spec)
   const usual = await readLongPrompt(measuring)
   await measuring.stop()
 
   const hangTimeout = Math.max(300, usual / 4)
   const engineLogs = createEngineLogs()
-  const engine = await load(run, spec, { hangTimeout, engineLogs, extraArguments })
+  const engine = await load(run, spec, { hangTimeout, engineLogs })
   t.ok((await readLongPrompt(engine)) > hangTimeout, `no hang is detected in it within ${Math.round(hangTimeout)} ms`)
   const waiting = failure(readLongPrompt(engine))
   process.kill(engine.pid!, 'SIGSTOP')

@@ -5,7 +5,7 @@ import type { Build } from '../../../core/contracts/builds.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../../core/models/load-options.ts'
 import type { EngineDeps } from '../../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../../runtimes/llama-server/launch-spec.ts'
-import { engineBuildFolder } from '../../support/engine-build.ts'
+import { engineBuildFolder, ONE_THREAD } from '../../support/engine-build.ts'
 
 const ROOT = fileURLToPath(new URL('../../../../', import.meta.url))
 
@@ -56,5 +56,6 @@ export function engineSpec(given: Partial<LaunchSpec> = {}): LaunchSpec {
 }
 
 export function engineDeps(runDirectory: string, given: Partial<EngineDeps> = {}): EngineDeps {
-  return { log: { debug: () => {}, warn: () => {} }, runDirectory, loadTimeout: 60_000, ...given }
+  const log = { debug: () => {}, warn: () => {} }
+  return { log, runDirectory, loadTimeout: 60_000, extraArguments: ONE_THREAD, ...given }
 }

@@ -6,7 +6,7 @@ import { Compile } from 'typebox/compile'
 import { SseParser } from '../../../../core/answers/openai-events.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { createLlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
-import { buildOf } from '../../../runtimes/llama-server/support.ts'
+import { buildOf, engineDeps } from '../../../runtimes/llama-server/support.ts'
 import { until } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { newFolder } from '../../../support/folder.ts'
@@ -29,8 +29,7 @@ export async function startRealEngine(t: Test, variants: StoredVariant[]) {
     defaults: { num_parallel: 2, temperature: 0 },
     startEngine: (spec, waiting) => {
       asked.push(`${spec.alias} ${spec.mode}`)
-      const log = { debug: () => {}, warn: () => {} }
-      return createLlamaServerEngine(build, spec, { log, runDirectory: runs, loadTimeout: 60_000 }, waiting)
+      return createLlamaServerEngine(build, spec, engineDeps(runs), waiting)
     }
   })
   const client = new OpenAI({ baseURL: service.url, apiKey: 'any', maxRetries: 0 })

@@ -3,7 +3,7 @@ import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import t from 'tap'
 import { createLlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
-import { buildOf } from '../../../runtimes/llama-server/support.ts'
+import { buildOf, engineDeps } from '../../../runtimes/llama-server/support.ts'
 import { until } from '../../../support/corral.ts'
 import { each } from '../../../support/each.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
@@ -26,8 +26,7 @@ const service = await startService(t, {
   defaults: { num_parallel: 1, temperature: 0 },
   startEngine: (spec, waiting) => {
     started++
-    const log = { debug: () => {}, warn: () => {} }
-    return createLlamaServerEngine(build, spec, { log, runDirectory: runs, loadTimeout: 60_000 }, waiting)
+    return createLlamaServerEngine(build, spec, engineDeps(runs), waiting)
   }
 })
 const client = new OpenAI({ baseURL: service.url, apiKey: 'any', maxRetries: 0 })

@@ -49,7 +49,7 @@ export async function startWith(
   const engine = await createLlamaServerEngine(
     realBuild(),
     { ...spec, ...(slotFolder === undefined ? {} : { slotFolder }) },
-    engineDeps(run, { extraArguments: ['--threads', '1', '--threads-batch', '1'] }),
+    engineDeps(run),
     {}
   )
   t.teardown(async () => {
