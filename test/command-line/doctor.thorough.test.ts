@@ -16,6 +16,7 @@ import {
   answers,
   INTEL_GRAPHICS,
   PLAIN,
+  RADEON_AGENT,
   type Recorded,
   recording,
   writeMachine
@@ -112,7 +113,7 @@ t.test('doctor reports findings for recorded machines', async t => {
     ],
     [
       'a Radeon',
-      { files: {}, programs: { 'rocm-smi': recording('rocm/rocm-smi-showmeminfo-json-7900xt.txt') } },
+      { files: {}, programs: { rocminfo: RADEON_AGENT } },
       'rocm vulkan cpu',
       ({ report }) => t.match(report.hardware?.gpus, [{ vendor: 'amd', architecture: 'gfx1100' }])
     ],

@@ -1,20 +1,9 @@
 import type { HardwareProblem } from '../../../core/contracts/hardware.ts'
-import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
-import { amdChip, gfxFromTargetVersion, gfxName } from './amd-chips.ts'
-import { addressFromLocation, marketingName, pciAddress, pciId, vendorFromId } from './pci.ts'
-import {
-  type Findings,
-  getField,
-  type Probe,
-  ProbeFailure,
-  programProbe,
-  type Sighting,
-  sighting,
-  toBytes,
-  toFreeMemory
-} from './probe.ts'
+import CHIPS from './amd-chips.json' with { type: 'json' }
+import { addressFromLocation, isInRange, pciId, vendorFromId } from './pci.ts'
+import { type Findings, getField, type Probe, ProbeFailure, type Sighting, sighting, toBytes } from './probe.ts'
 
-/* AMD's GPUs, from the kernel's compute devices, rocminfo, rocm-smi and amd-smi. */
+/* AMD's GPUs, from the kernel's compute devices and rocminfo. */
 
 // ---- /sys/class/kfd/kfd/topology/nodes/<n> (https://docs.kernel.org/gpu/amdgpu and kfd_topology.c). Processors and
 // partitions of a card are nodes too.
@@ -155,126 +144,33 @@ export const rocminfo: Probe = {
   }
 }
 
-// ---- rocm-smi: JSON or CSV, with field names that differ from version to version
+/*
+ * AMD's GPU architectures (https://llvm.org/docs/AMDGPUUsage.html#processors). `amd-chips.json` has the families of chips
+ * with their PCI device ids (libdrm's amdgpu.ids, the kernel's amdgpu_drv.c). Their names are used without a product name.
+ */
 
-type Cards = Map<string, Map<string, string>>
-
-function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
-  const field = (...names: string[]) =>
-    names
-      .map(name => fields.get(name.toLowerCase()))
-      .find(value => value !== undefined && value !== '' && value !== 'N/A')
-  const totalMemory = toBytes(field('VRAM Total Memory (B)'))
-  const used = field('VRAM Total Used Memory (B)')
-  const name = field('Card Series', 'Device Name', 'Card series', 'Product Name')
-  return sighting({
-    vendor: 'amd',
-    // Some versions print the id instead of a name.
-    name: name !== undefined && !/^0x/i.test(name) ? marketingName('amd', name) : undefined,
-    pciId: pciId(field('Device ID', 'GPU ID')) ?? pciId(field('Card Model')),
-    pciBus: pciAddress(field('PCI Bus')),
-    architecture: gfxName(field('GFX Version')),
-    totalMemory,
-    freeMemory: toFreeMemory(totalMemory, used === '0' ? 0 : toBytes(used)),
-    api: 'rocm',
-    usable: true
-  })
+/** Finds a chip by its PCI id, or the chips of an architecture if they are all integrated or all not. */
+export function amdChip(pciId: string | undefined, gfx?: string) {
+  const chip = pciId && CHIPS.find(({ ids }) => isInRange(pciId, ids))
+  if (chip) return { gfx: chip.gfx, name: `AMD ${chip.name}`, integrated: chip.integrated === true }
+  const alike = pciId === undefined ? CHIPS.filter(each => each.gfx === gfx) : []
+  const [first] = alike
+  if (!first || alike.some(each => each.integrated !== first.integrated)) return undefined
+  const name = alike.length === 1 ? `AMD ${first.name}` : `AMD GPU (${gfx})`
+  return { gfx: first.gfx, name, integrated: first.integrated === true }
 }
 
-/** Reads the cards from JSON, whose values are all strings. Truncated JSON yields its complete fields. */
-function jsonCards(text: string): Cards {
-  const cards: Cards = new Map()
-  for (const [, card, fields] of text.matchAll(/"((?:card|gpu)\d+)":\s*\{([^{}]*)/gi)) {
-    const pairs = [...fields!.matchAll(/"([^"\n]+)":\s*"([^"\n]*)"/g)]
-    cards.set(card!, new Map(pairs.map(([, name, value]) => [name!.toLowerCase(), value!])))
-  }
-  return cards
+/** Extracts the bare name from `gfx906:sramecc+:xnack-` or `amdgcn-amd-amdhsa--gfx90a`. */
+export function gfxName(text: string | undefined): string | undefined {
+  return /\bgfx[1-9][0-9a-f]{2,4}\b/.exec(text ?? '')?.[0]
 }
 
-function csvCards(text: string): Cards | undefined {
-  const lines = text.split(/\r?\n/)
-  const start = lines.findIndex(line => /^device,/i.test(line))
-  if (start < 0) return undefined
-  const columns = lines[start]!.split(',').map(column => column.trim().toLowerCase())
-  const cards: Cards = new Map()
-  for (const line of lines.slice(start + 1)) {
-    const cells = line.split(',').map(cell => cell.trim())
-    // A comma in a name shifts the columns, so the line is skipped.
-    if (!/^(card|gpu)\d+$/i.test(cells[0]!) || cells.length !== columns.length) continue
-    cards.set(cells[0]!, new Map(columns.map((column, at) => [column, cells[at]!])))
-  }
-  return cards
+/**
+ * Converts `gfx_target_version` of the kernel's topology: major × 10000 + minor × 100 + stepping. The name has minor
+ * and stepping as one hexadecimal digit each, so 90010 is gfx90a.
+ */
+export function gfxFromTargetVersion(version: number): string | undefined {
+  const [major, minor, step] = [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100]
+  if (!Number.isInteger(version) || major < 6 || major > 99 || minor > 15 || step > 15) return undefined
+  return `gfx${major}${minor.toString(16)}${step.toString(16)}`
 }
-
-/** Parses either format. Returns undefined for other text and for truncated JSON. */
-export function parseRocmSmi(text: string): Sighting[] | undefined {
-  // Warnings may precede the JSON.
-  const json = text.slice(text.indexOf('{'), text.lastIndexOf('}') + 1)
-  const cards = isObject(parseAnyJson(json)) ? jsonCards(json) : csvCards(text)
-  if (!cards) return undefined
-  const inOrder = [...cards].sort(([a], [b]) => a.localeCompare(b, 'en', { numeric: true }))
-  return inOrder.map(([, fields]) => sightingOf(fields))
-}
-
-/** Finds the cards in broken JSON by their complete fields. Memory figures from broken JSON are not trusted. */
-export function cardsInBrokenJson(text: string): Sighting[] {
-  return [...jsonCards(text).values()]
-    .map(fields => sighting({ ...sightingOf(fields), totalMemory: undefined, freeMemory: undefined }))
-    .filter(({ pciId, pciBus }) => pciId !== undefined || pciBus !== undefined)
-}
-
-export const rocmSmi: Probe = {
-  name: 'rocm-smi',
-  platforms: ['linux'],
-  async find(machine): Promise<Findings> {
-    const questions = ['--showproductname', '--showid', '--showbus', '--showmeminfo', 'vram']
-    let failure: string | undefined
-    let gpus: Sighting[] = []
-    // In some versions the JSON is broken but the CSV is valid.
-    for (const form of ['--json', '--csv']) {
-      const printed = await machine.run('rocm-smi', [...questions, form])
-      const cards = parseRocmSmi(printed.stdout)
-      if (cards) return { gpus: foldPartitions(cards).gpus }
-      if (gpus.length === 0) gpus = foldPartitions(cardsInBrokenJson(printed.stdout)).gpus
-      failure = printed.failure
-    }
-    const outcome = failure ? 'failed' : 'unreadable'
-    throw new ProbeFailure(outcome, failure ?? 'rocm-smi printed neither valid JSON nor CSV', { gpus })
-  }
-}
-
-// ---- amd-smi
-
-/** Parses `amd-smi static`, whose sections are indented. Returns undefined if it lists no card. */
-export function parseAmdSmi(text: string): Sighting[] | undefined {
-  const blocks = text.split(/^GPU: \d+\s*$/m).slice(1)
-  if (blocks.length === 0) return undefined
-  return blocks.flatMap((block): Sighting[] => {
-    const field = (title: string, key: string) => {
-      const section = new RegExp(`^ {1,4}${title}:\\s*\\r?\\n((?: {5,}\\S.*(?:\\r?\\n|$))*)`, 'm').exec(block)?.[1]
-      const value = getField(section ?? '', key)
-      return value === 'N/A' ? undefined : value
-    }
-    const vendor = field('ASIC', 'VENDOR_ID')
-    if (vendor !== undefined && vendorFromId(pciId(vendor)) !== 'amd') return []
-    const name = field('ASIC', '(?:MARKET_NAME|Market Name)')
-    const driver = { name: field('DRIVER', 'NAME'), version: field('DRIVER', 'VERSION') }
-    // Virtual machines may use a driver other than amdgpu.
-    const usable = driver.name === undefined || driver.name === 'amdgpu'
-    return [
-      sighting({
-        vendor: 'amd',
-        name: name === undefined ? undefined : marketingName('amd', name),
-        pciId: pciId(field('ASIC', 'DEVICE_ID')),
-        pciBus: pciAddress(field('BUS', 'BDF')),
-        architecture: gfxName(field('ASIC', 'TARGET_GRAPHICS_VERSION')),
-        totalMemory: toBytes(/^(\d{1,9}) MB$/.exec(field('VRAM', 'SIZE') ?? '')?.[1], 2 ** 20),
-        driver: driver.name === undefined ? undefined : driver,
-        api: usable ? 'rocm' : undefined,
-        usable
-      })
-    ]
-  })
-}
-
-export const amdSmi = programProbe('amd-smi', ['linux'], ['amd-smi', 'static'], parseAmdSmi)

@@ -122,10 +122,6 @@ export function systemFiles(root: string): SystemFiles {
         : await orNothing(place(path).then(at => readFile(at, 'utf8'))),
     names: async folder => {
       return inOrder((await orNothing(place(folder).then(at => readdir(at)))) ?? [])
-    },
-    real: async path => {
-      const at = await orNothing(root === '' ? realpath(path) : place(path))
-      return at === undefined ? undefined : at.slice((await base).length)
     }
   }
 }

@@ -1,24 +1,13 @@
+import LIBRARIES from './libraries.json' with { type: 'json' }
 import { type Findings, type Machine, optionalOutput, type Probe, ProbeFailure } from './probe.ts'
-
-const LIBRARIES: Record<string, RegExp> = {
-  vulkan: /^(libvulkan\.so\.1|vulkan-1\.dll)$/i,
-  'level-zero': /^(libze_loader\.so\.1|ze_loader\.dll)$/i,
-  sycl: /^(libsycl\.so\.\d+|sycl\d+\.dll)$/i,
-  hip: /^(libamdhip64\.so(\.\d+)?|amdhip64(_\d+)?\.dll)$/i,
-  rocblas: /^(librocblas\.so(\.\d+)?|rocblas\.dll)$/i,
-  hipblas: /^(libhipblas\.so(\.\d+)?|(lib)?hipblas\.dll)$/i,
-  cuda: /^(libcuda\.so\.1|nvcuda\.dll)$/i,
-  'cudart-12': /^(libcudart\.so\.12|cudart64_12\.dll)$/i,
-  'cudart-13': /^(libcudart\.so\.13|cudart64_13\.dll)$/i,
-  'cublas-12': /^(libcublas\.so\.12|cublas64_12\.dll)$/i,
-  'cublas-13': /^(libcublas\.so\.13|cublas64_13\.dll)$/i,
-  libgomp: /^libgomp\.so\.1$/,
-  openssl3: /^(libssl\.so\.3|libssl-3(-x64|-arm64)?\.dll)$/i
-}
 
 export function librariesAmong(fileNames: Iterable<string>): string[] {
   const names = [...fileNames]
-  return Object.keys(LIBRARIES).filter(library => names.some(name => LIBRARIES[library]!.test(name)))
+  const patterns = Object.entries(LIBRARIES.files).map(([library, pattern]) => ({
+    library,
+    pattern: new RegExp(pattern, 'i')
+  }))
+  return patterns.filter(({ pattern }) => names.some(name => pattern.test(name))).map(({ library }) => library)
 }
 
 const LDCONFIG_ARCH: Record<string, RegExp> = { x64: /x86-64/, arm64: /AArch64/i }
@@ -33,14 +22,9 @@ export function parseLdconfig(text: string, arch: string): string[] {
 
 /** Lists library folders. The folders of ROCm, oneAPI, WSL and NixOS are often missing from ldconfig's list. */
 function listFolders({ platform, arch }: Machine): string[] {
-  if (platform === 'win32') return ['/Windows/System32']
-  if (platform === 'darwin') return ['/usr/local/lib', '/opt/homebrew/lib']
   const triplet = arch === 'arm64' ? 'aarch64-linux-gnu' : 'x86_64-linux-gnu'
-  const common = '/usr/lib64 /lib64 /usr/lib /lib /usr/local/lib /usr/local/lib64'
-  const vendors =
-    '/opt/rocm/lib /opt/intel/oneapi/redist/lib /opt/intel/oneapi/compiler/latest/lib /usr/local/cuda/lib64'
-  const others = '/usr/lib/wsl/lib /run/opengl-driver/lib'
-  return [`/usr/lib/${triplet}`, `/lib/${triplet}`, ...`${common} ${vendors} ${others}`.split(' ')]
+  const folders = (LIBRARIES.folders as Record<string, string[]>)[platform] ?? LIBRARIES.folders.linux
+  return folders.map(folder => folder.replace('{triplet}', triplet))
 }
 
 export const libraries: Probe = {

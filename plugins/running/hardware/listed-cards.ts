@@ -1,7 +1,7 @@
 import { access, constants } from 'node:fs/promises'
 import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
-import { amdChip } from './amd-chips.ts'
-import { marketingName, pciAddress, pciId, pciName, vendorFromId } from './pci.ts'
+import { amdChip } from './amd.ts'
+import { pciAddress, pciId, pciName, vendorFacts, vendorFromId } from './pci.ts'
 import {
   defined,
   type Findings,
@@ -16,9 +16,9 @@ import {
   toFreeMemory
 } from './probe.ts'
 
-/* Finds graphics cards in the lists of the operating system: /sys on Linux, lspci, and Windows' display adapters. */
+/* Finds graphics cards in the lists of the operating system: /sys on Linux, and Windows' display adapters. */
 
-// ---- /sys/bus/pci/devices, and /sys/class/drm for cards with a driver. AMD's driver adds memory
+// ---- /sys/bus/pci/devices. AMD's driver adds memory
 // (https://docs.kernel.org/gpu/amdgpu/driver-misc.html).
 
 const CARD_FILES = [
@@ -34,14 +34,10 @@ const CARD_FILES = [
 
 export type CardFiles = Partial<Record<(typeof CARD_FILES)[number], string>>
 
-const DRM = '/sys/class/drm'
 const PCI = '/sys/bus/pci/devices'
 /** Unknown chips with less memory than this are treated as integrated. */
 const MIN_CARD = 4 * 2 ** 30
 const MAX_CARDS = 64
-
-/** Drivers that can compute. NVIDIA's driver can too, but only NVIDIA's tools know whether it works. */
-const COMPUTE_DRIVERS: Partial<Record<Sighting['vendor'], string[]>> = { amd: ['amdgpu'], intel: ['i915', 'xe'] }
 
 /**
  * Returns the memory of an AMD GPU. An integrated GPU has a small dedicated part of main memory and borrows more (GTT).
@@ -72,7 +68,7 @@ export function toSighting(files: CardFiles, bus: string | undefined): Sighting 
   const driver = getField(files.uevent ?? '', 'DRIVER')
   const id = pciId(files.device)
   // Only NVIDIA's own tools know whether its driver works.
-  let usable = driver === 'nvidia' ? undefined : COMPUTE_DRIVERS[vendor]?.includes(driver ?? '') === true
+  let usable = driver === 'nvidia' ? undefined : vendorFacts(vendor)?.drivers.includes(driver ?? '') === true
   if (files.uevent === undefined) usable = undefined
   return sighting({
     vendor,
@@ -84,69 +80,51 @@ export function toSighting(files: CardFiles, bus: string | undefined): Sighting 
   })
 }
 
-async function readCard(files: SystemFiles, folder: string): Promise<CardFiles> {
-  const texts = await Promise.all(CARD_FILES.map(async name => [name, await files.text(`${folder}/${name}`)] as const))
-  return defined(Object.fromEntries(texts))
-}
-
-async function eachCard<Card>(
-  files: SystemFiles,
-  read: (folder: string, bus: string | undefined) => Promise<Card>
-): Promise<Card[]> {
-  const names = (await files.names(DRM)).filter(name => /^card\d+$/.test(name)).slice(0, MAX_CARDS)
-  const cards = names.map(async name => {
-    const folder = `${DRM}/${name}/device`
-    return await read(folder, pciAddress((await files.real(folder))?.split(/[\\/]/).at(-1)))
-  })
-  return await Promise.all(cards)
-}
-
-/** Reads the cards with a driver, and their current memory. */
-export async function readDrmCards(files: SystemFiles): Promise<Sighting[]> {
-  const cards = await eachCard(files, async (folder, bus) => toSighting(await readCard(files, folder), bus))
-  return cards.flatMap(card => card ?? [])
+/** Reads a card and its current memory. */
+export async function readCard(files: SystemFiles, bus: string): Promise<Sighting | undefined> {
+  const texts = CARD_FILES.map(async name => [name, await files.text(`${PCI}/${bus}/${name}`)] as const)
+  return toSighting(defined(Object.fromEntries(await Promise.all(texts))), pciAddress(bus))
 }
 
 /** Reads the sensors of AMD's and newer Intel cards (https://docs.kernel.org/gpu/amdgpu/thermal.html). */
-export async function readCardSensors(files: SystemFiles) {
-  return await eachCard(files, async (folder, bus) => {
-    const [sensor] = await files.names(`${folder}/hwmon`)
-    const millidegrees = sensor && (await files.text(`${folder}/hwmon/${sensor}/temp1_input`))
-    const percent = await files.text(`${folder}/gpu_busy_percent`)
-    return {
-      pciBus: pciAddress(getField((await files.text(`${folder}/uevent`)) ?? '', 'PCI_SLOT_NAME')) ?? bus,
-      ...(/^\d{4,6}\s*$/.test(millidegrees ?? '') && { temperature: Math.round(Number(millidegrees) / 1000) }),
-      ...(/^(\d{1,2}|100)\s*$/.test(percent ?? '') && { utilization: Number(percent) / 100 })
-    }
-  })
+export async function readSensors(files: SystemFiles, bus: string) {
+  const [sensor] = await files.names(`${PCI}/${bus}/hwmon`)
+  const millidegrees = sensor && (await files.text(`${PCI}/${bus}/hwmon/${sensor}/temp1_input`))
+  const percent = await files.text(`${PCI}/${bus}/gpu_busy_percent`)
+  return {
+    ...(/^\d{4,6}\s*$/.test(millidegrees ?? '') && { temperature: Math.round(Number(millidegrees) / 1000) }),
+    ...(/^(\d{1,2}|100)\s*$/.test(percent ?? '') && { utilization: Number(percent) / 100 })
+  }
 }
 
-export const drmCards: Probe = {
-  name: 'drm',
-  platforms: ['linux'],
-  async find({ files }): Promise<Findings> {
-    const gpus = await readDrmCards(files)
-    if (gpus.length === 0) throw new ProbeFailure('absent', `no card in ${DRM}`)
-    return { gpus }
+async function readCards(files: SystemFiles): Promise<Sighting[]> {
+  const names = await files.names(PCI)
+  if (names.length === 0) throw new ProbeFailure('absent', `no device in ${PCI}`)
+  const gpus: Sighting[] = []
+  for (const name of names) {
+    // Skips other devices after reading one small file.
+    if (!/^\s*0x(03|12)/i.test((await files.text(`${PCI}/${name}/class`)) ?? '')) continue
+    const card = await readCard(files, name)
+    if (card && gpus.length < MAX_CARDS) gpus.push(card)
   }
+  return gpus
 }
 
 export const pciDevices: Probe = {
   name: 'pci-devices',
   platforms: ['linux'],
+  find: async ({ files }) => ({ gpus: await readCards(files) })
+}
+
+/** Names the cards by the system's list of PCI ids, for cards that no other source names. */
+export const pciNames: Probe = {
+  name: 'pci-ids',
+  platforms: ['linux'],
   async find({ files }): Promise<Findings> {
-    const names = await files.names(PCI)
-    if (names.length === 0) throw new ProbeFailure('absent', `no device in ${PCI}`)
-    const gpus: Sighting[] = []
-    for (const name of names) {
-      // Skips other devices after reading one small file.
-      if (!/^\s*0x(03|12)/i.test((await files.text(`${PCI}/${name}/class`)) ?? '')) continue
-      const card = toSighting(await readCard(files, `${PCI}/${name}`), pciAddress(name))
-      if (card && gpus.length < MAX_CARDS) gpus.push(card)
-    }
-    if (gpus.length === 0) return { gpus }
     const list = (await files.text('/usr/share/misc/pci.ids')) ?? (await files.text('/usr/share/hwdata/pci.ids'))
-    return { gpus: gpus.map(gpu => sighting({ ...gpu, name: pciName(gpu, list ?? '') })) }
+    if (list === undefined) throw new ProbeFailure('absent', 'there is no pci.ids')
+    const gpus = (await readCards(files)).map(({ vendor, pciId, pciBus }) => ({ vendor, pciId, pciBus }))
+    return { gpus: gpus.map(gpu => sighting({ ...gpu, name: pciName(gpu, list) })) }
   }
 }
 
@@ -162,41 +140,6 @@ export const deviceNodes: Probe = {
     if (open) return { detail: `${nodes.length} in /dev/dri` }
     const detail = nodes.length === 0 ? 'none in /dev/dri' : `no permission to open ${nodes.join(', ')} in /dev/dri`
     return { noDeviceAccess: true, detail }
-  }
-}
-
-// ---- lspci
-
-/** Parses the GPUs of `lspci -vmm`. Fields have numbers, or names and numbers: `GP102 [Tesla P40] [1b38]`. */
-export function parseLspci(text: string): Sighting[] {
-  return text.split(/\r?\n\s*\r?\n/).flatMap((block): Sighting[] => {
-    const numberOf = (key: string) => /(?:^|\[)([0-9a-f]{4})\]?$/i.exec(getField(block, key) ?? '')?.[1]
-    const vendor = vendorFromId(pciId(numberOf('Vendor')))
-    if (vendor === 'other' || !/^(03|12)/.test(numberOf('Class') ?? '')) return []
-    const name = /^(.+?)\s*\[[0-9a-f]{4}\]$/i.exec(getField(block, 'Device') ?? '')?.[1]
-    const driver = getField(block, 'Driver')
-    return [
-      sighting({
-        vendor,
-        pciBus: pciAddress(getField(block, 'Slot')),
-        pciId: pciId(numberOf('Device')),
-        name: name === undefined ? undefined : marketingName(vendor, name),
-        driver: driver === undefined ? undefined : { name: driver },
-        usable: /^(nouveau|radeon|vfio-pci|pci-stub)$/.test(driver ?? '') ? false : undefined
-      })
-    ]
-  })
-}
-
-export const lspci: Probe = {
-  name: 'lspci',
-  platforms: ['linux'],
-  async find(machine): Promise<Findings> {
-    // A recording has a /sys of its own.
-    const source = machine.root === '' ? [] : ['-A', 'linux-sysfs', '-O', `sysfs.path=${machine.root}/sys/bus/pci`]
-    const { stdout, failure } = await machine.run('lspci', [...source, '-vmmnnDk'])
-    if (failure !== undefined && stdout.trim() === '') throw new ProbeFailure('failed', failure)
-    return { gpus: parseLspci(stdout) }
   }
 }
 

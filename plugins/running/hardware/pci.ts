@@ -1,5 +1,6 @@
 import type { Gpu } from '../../../core/contracts/hardware.ts'
 import type { Sighting } from './probe.ts'
+import FACTS from './vendors.json' with { type: 'json' }
 
 /**
  * Normalizes a PCI address to `0000:01:00.0`. Tools print it with more digits, without the domain, or in upper case.
@@ -38,41 +39,34 @@ export function isInRange(id: string, range: string): boolean {
   return number! >= first! && number! <= last!
 }
 
-const VENDORS: Record<string, Gpu['vendor']> = {
-  '0x10de': 'nvidia',
-  '0x1002': 'amd',
-  '0x8086': 'intel',
-  '0x106b': 'apple',
-  '0x5143': 'qualcomm',
-  '0x17cb': 'qualcomm'
+interface VendorFacts {
+  vendor: Gpu['vendor']
+  title: string
+  /** PCI vendor ids. */
+  ids: string[]
+  /** Patterns of its cards' names, and of the manifests of its Vulkan drivers. */
+  names: string
+  vulkan: string
+  /** Drivers that can compute. NVIDIA's driver can too, but only NVIDIA's tools know whether it works. */
+  drivers: string[]
+  /** How to install or load the driver. */
+  advice?: string
 }
+export const VENDORS = FACTS as readonly VendorFacts[]
+export const vendorFacts = (vendor: Gpu['vendor']) => VENDORS.find(facts => facts.vendor === vendor)
 
 /** Maps a PCI vendor id to a vendor. Display chips of servers and virtual machines are `other`. */
-export function vendorFromId(id: string | undefined): Gpu['vendor'] {
-  return VENDORS[id ?? ''] ?? 'other'
-}
+export const vendorFromId = (id: string | undefined): Gpu['vendor'] =>
+  VENDORS.find(({ ids }) => ids.includes(id ?? ''))?.vendor ?? 'other'
 
 /** Infers the vendor from a GPU's name, or `other` if the name does not show it. */
-export function vendorFromName(name: string): Gpu['vendor'] {
-  if (/nvidia|geforce|quadro|\btesla\b/i.test(name)) return 'nvidia'
-  if (/\bamd\b|\bati\b|radeon|advanced micro devices/i.test(name)) return 'amd'
-  if (/intel/i.test(name)) return 'intel'
-  if (/apple/i.test(name)) return 'apple'
-  return /qualcomm|adreno/i.test(name) ? 'qualcomm' : 'other'
-}
-
-export const VENDOR_NAMES: Partial<Record<Gpu['vendor'], string>> = {
-  nvidia: 'NVIDIA',
-  amd: 'AMD',
-  intel: 'Intel',
-  apple: 'Apple',
-  qualcomm: 'Qualcomm'
-}
+export const vendorFromName = (name: string): Gpu['vendor'] =>
+  VENDORS.find(({ names }) => new RegExp(names, 'i').test(name))?.vendor ?? 'other'
 
 /** Turns `GP102 [GeForce GTX 1080 Ti]` into `NVIDIA GeForce GTX 1080 Ti`. The brackets contain the product name. */
-export function marketingName(vendor: Gpu['vendor'], chip: string): string {
+function marketingName(vendor: Gpu['vendor'], chip: string): string {
   const name = /\[([^\]]+)\]\s*$/.exec(chip)?.[1] ?? chip.trim()
-  const maker = VENDOR_NAMES[vendor]
+  const maker = vendorFacts(vendor)?.title
   return maker === undefined || name.toLowerCase().includes(maker.toLowerCase()) ? name : `${maker} ${name}`
 }
 
@@ -81,7 +75,7 @@ export function marketingName(vendor: Gpu['vendor'], chip: string): string {
  * and their devices after a tab. Returns undefined if the device is not listed.
  */
 export function pciName({ vendor, pciId }: Pick<Sighting, 'vendor' | 'pciId'>, list: string): string | undefined {
-  const vendorId = Object.keys(VENDORS).find(id => VENDORS[id] === vendor)
+  const vendorId = vendorFacts(vendor)?.ids[0]
   if (vendorId === undefined || pciId === undefined) return undefined
   const devices = list.split(/^(?=[0-9a-f]{4} )/m).find(block => block.startsWith(`${vendorId.slice(2)} `)) ?? ''
   const device = new RegExp(`^\\t${pciId.slice(2)} +(\\S.*)`, 'm').exec(devices)?.[1]

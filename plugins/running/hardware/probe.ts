@@ -27,7 +27,6 @@ export interface SystemFiles {
   text(path: string): Promise<string | undefined>
   /** Names in a folder, in natural order: `card2` before `card10`. */
   names(folder: string): Promise<string[]>
-  real(path: string): Promise<string | undefined>
 }
 
 /** A source of information about a machine: a tool, or files of the system. */

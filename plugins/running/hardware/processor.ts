@@ -1,32 +1,17 @@
 import { cpus } from 'node:os'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { defined, type Findings, type Machine, optionalOutput, type Probe, ProbeFailure } from './probe.ts'
+import FEATURES from './processor-features.json' with { type: 'json' }
 
 /* The processor, and the instruction sets that llama.cpp has code for (GGML_CPU_ALL_VARIANTS in its CMakeLists.txt). */
 
-/** Features of x86 processors. /proc/cpuinfo uses the same names except for those in `LINUX_NAMES`. */
-const X86 = [
-  ...['ssse3', 'sse42', 'avx', 'avx2', 'fma', 'f16c', 'bmi2', 'avx_vnni'],
-  ...['avx512f', 'avx512bw', 'avx512cd', 'avx512dq', 'avx512vl', 'avx512_vbmi', 'avx512_vnni', 'avx512_bf16'],
-  ...['amx_int8', 'amx_bf16']
-]
-const LINUX_NAMES: Record<string, string> = { sse42: 'sse4_2', avx512_vbmi: 'avx512vbmi' }
-
-/** Features of ARM processors in /proc/cpuinfo, with their names in `sysctl` of macOS. */
-const ARM: Record<string, string | undefined> = {
-  asimd: 'AdvSIMD',
-  asimddp: 'FEAT_DotProd',
-  asimdhp: 'FEAT_FP16',
-  bf16: 'FEAT_BF16',
-  i8mm: 'FEAT_I8MM',
-  sve: undefined,
-  sve2: undefined,
-  sme: 'FEAT_SME'
-}
+/** Features of x86 processors with their names in /proc/cpuinfo, and of ARM processors with those in macOS's `sysctl`. */
+const { x86: X86, arm: ARM } = FEATURES
 
 export function featuresFromFlags(flags: string): string[] {
   const present = new Set(flags.toLowerCase().split(/\s+/))
-  return [...X86, ...Object.keys(ARM)].filter(feature => present.has(LINUX_NAMES[feature] ?? feature))
+  const x86 = Object.entries(X86).filter(([, name]) => present.has(name))
+  return [...x86.map(([feature]) => feature), ...Object.keys(ARM).filter(feature => present.has(feature))]
 }
 
 export function featuresFromSysctl(values: ReadonlyMap<string, string>): string[] {
@@ -35,10 +20,10 @@ export function featuresFromSysctl(values: ReadonlyMap<string, string>): string[
     .toLowerCase()
     .replace('sse4.2', 'sse4_2')
     .replace('avx1.0', 'avx')
-  const arm = Object.keys(ARM).filter(feature =>
-    ['hw.optional.arm', 'hw.optional'].some(prefix => values.get(`${prefix}.${ARM[feature]}`) === '1')
-  )
-  return [...featuresFromFlags(flags), ...arm]
+  const isSet = (name: string) =>
+    ['hw.optional.arm', 'hw.optional'].some(prefix => values.get(`${prefix}.${name}`) === '1')
+  const arm = Object.entries(ARM).filter(([, name]) => isSet(name))
+  return [...featuresFromFlags(flags), ...arm.map(([feature]) => feature)]
 }
 
 type Processor = Partial<Hardware['cpu']>

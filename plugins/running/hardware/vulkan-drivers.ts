@@ -1,5 +1,5 @@
 import type { Gpu } from '../../../core/contracts/hardware.ts'
-import { pciId, vendorFromId, vendorFromName } from './pci.ts'
+import { pciId, VENDORS, vendorFromId, vendorFromName } from './pci.ts'
 import { defined, type Findings, type Probe, ProbeFailure, programProbe, type Sighting, sighting } from './probe.ts'
 
 const SOFTWARE = /llvmpipe|lavapipe|softpipe|swiftshader|microsoft basic render/i
@@ -70,22 +70,15 @@ export const vulkaninfo = programProbe('vulkaninfo', ['linux', 'win32'], ['vulka
   return gpus && { gpus, ...(gpus.length === 0 && { detail: 'software renderers only' }) }
 })
 
-/** Names of the driver manifests that Vulkan's loader reads, without software renderers. */
-const DRIVERS: [RegExp, Gpu['vendor']][] = [
-  [/^(nvidia|nouveau)/i, 'nvidia'],
-  [/^(radeon|amd)/i, 'amd'],
-  [/^intel/i, 'intel'],
-  [/^(freedreno|turnip)/i, 'qualcomm'],
-  [/^asahi/i, 'apple']
-]
-
 /** https://github.com/KhronosGroup/Vulkan-Loader/blob/main/docs/LoaderDriverInterface.md#linux-driver-discovery */
 const FOLDERS = ['/usr/share/vulkan/icd.d', '/etc/vulkan/icd.d', '/usr/local/share/vulkan/icd.d']
 
 /** Returns the vendors with installed drivers, by the names of their manifests. */
 export function vendorsFromDriverFiles(names: readonly string[]): Gpu['vendor'][] {
   const files = names.filter(name => name.endsWith('.json'))
-  return [...new Set(DRIVERS.filter(([pattern]) => files.some(name => pattern.test(name))).map(([, vendor]) => vendor))]
+  return VENDORS.filter(({ vulkan }) => files.some(name => new RegExp(vulkan, 'i').test(name))).map(
+    ({ vendor }) => vendor
+  )
 }
 
 /** Finds installed Vulkan drivers. vulkaninfo is often not installed. */

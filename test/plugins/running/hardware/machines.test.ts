@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { Value } from 'typebox/value'
 import { HardwareSchema } from '../../../../core/contracts/hardware.ts'
-import { createHardware } from '../../../../plugins/running/hardware/hardware-service.ts'
+import { createHardware } from '../../../../plugins/running/hardware/index.ts'
 import {
   answers,
   GIB,
@@ -12,6 +12,7 @@ import {
   look,
   MIB,
   PLAIN,
+  RADEON_AGENT,
   type Recorded,
   recordedFiles,
   recording,
@@ -151,15 +152,14 @@ t.test('the detector reports a driver that does not work', async t => {
 })
 
 const RADEON = {
-  '/sys/class/drm/card1/device/vendor': '0x1002\n',
-  '/sys/class/drm/card1/device/device': '0x744c\n',
-  '/sys/class/drm/card1/device/class': '0x030000\n',
-  '/sys/class/drm/card1/device/uevent': 'DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n',
-  '/sys/class/drm/card1/device/mem_info_vram_total': '21458059264\n',
-  '/sys/class/drm/card1/device/mem_info_vram_used': '58059264\n',
-  '/sys/class/drm/card1/device/mem_info_gtt_total': '16792432640\n',
-  '/sys/class/drm/card1/device/mem_info_gtt_used': '0\n',
-  '/sys/class/drm/card1-DP-1/status': 'connected\n',
+  '/sys/bus/pci/devices/0000:03:00.0/vendor': '0x1002\n',
+  '/sys/bus/pci/devices/0000:03:00.0/device': '0x744c\n',
+  '/sys/bus/pci/devices/0000:03:00.0/class': '0x030000\n',
+  '/sys/bus/pci/devices/0000:03:00.0/uevent': 'DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n',
+  '/sys/bus/pci/devices/0000:03:00.0/mem_info_vram_total': '21458059264\n',
+  '/sys/bus/pci/devices/0000:03:00.0/mem_info_vram_used': '58059264\n',
+  '/sys/bus/pci/devices/0000:03:00.0/mem_info_gtt_total': '16792432640\n',
+  '/sys/bus/pci/devices/0000:03:00.0/mem_info_gtt_used': '0\n',
   '/sys/class/kfd/kfd/topology/nodes/0/properties': 'simd_count 0\n',
   '/sys/class/kfd/kfd/topology/nodes/1/properties':
     'simd_count 168\nvendor_id 4098\ndevice_id 29772\nlocation_id 768\ndomain 0\ngfx_target_version 110000\nlocal_mem_size 0\n'
@@ -169,7 +169,7 @@ t.test('the detector finds AMD, Intel and Apple machines', async t => {
   const directory = t.testdir()
   const radeon = await look(directory, {
     files: { ...PLAIN, ...RADEON, '/usr/share/vulkan/icd.d/radeon_icd.x86_64.json': '{}' },
-    programs: { 'rocm-smi': recording('rocm/rocm-smi-showmeminfo-json-7900xt.txt') }
+    programs: { rocminfo: RADEON_AGENT }
   })
   t.match(radeon, {
     gpus: [
@@ -197,16 +197,6 @@ t.test('the detector finds AMD, Intel and Apple machines', async t => {
   const files = await look(directory, { files: { ...PLAIN, ...RADEON } })
   t.match(files.gpus, [{ name: 'AMD Navi 31', architecture: 'gfx1100', apis: [], usable: true }], 'without any tool')
 
-  const broken = await look(directory, {
-    files: { ...PLAIN, ...RADEON },
-    programs: { 'rocm-smi': recording('rocm/rocm-smi-json-radeon780m-phoenix.txt') }
-  })
-  t.match(outcomes(broken), { 'rocm-smi': 'unreadable', drm: 'ok' })
-  t.match(broken.gpus, [
-    { pciId: '0x744c', apis: [] },
-    { pciId: '0x1900', architecture: 'gfx1103', type: 'integrated' }
-  ])
-
   const cpx = await look(directory, { files: { ...PLAIN, ...recordedFiles('rocm/kfd-topology-mi300x-cpx.txt') } })
   t.match(cpx, { gpus: [{ architecture: 'gfx942', name: 'AMD Instinct MI300' }], problems: [{ code: 'partitioned' }] })
   t.equal(cpx.gpus.length, 1)
@@ -218,12 +208,13 @@ t.test('the detector finds AMD, Intel and Apple machines', async t => {
   const deck = await look(directory, {
     files: {
       ...PLAIN,
-      '/sys/class/drm/card0/device/vendor': '0x1002',
-      '/sys/class/drm/card0/device/device': '0x163f',
-      '/sys/class/drm/card0/device/mem_info_vram_total': String(GIB),
-      '/sys/class/drm/card0/device/mem_info_vram_used': '0',
-      '/sys/class/drm/card0/device/mem_info_gtt_total': String(8 * GIB),
-      '/sys/class/drm/card0/device/mem_info_gtt_used': String(GIB)
+      '/sys/bus/pci/devices/0000:04:00.0/class': '0x030000',
+      '/sys/bus/pci/devices/0000:04:00.0/vendor': '0x1002',
+      '/sys/bus/pci/devices/0000:04:00.0/device': '0x163f',
+      '/sys/bus/pci/devices/0000:04:00.0/mem_info_vram_total': String(GIB),
+      '/sys/bus/pci/devices/0000:04:00.0/mem_info_vram_used': '0',
+      '/sys/bus/pci/devices/0000:04:00.0/mem_info_gtt_total': String(8 * GIB),
+      '/sys/bus/pci/devices/0000:04:00.0/mem_info_gtt_used': String(GIB)
     },
     programs: { vulkaninfo: recording('vulkan/vulkaninfo-summary-steamdeck-radv.txt') }
   })
@@ -250,9 +241,11 @@ t.test('the detector finds AMD, Intel and Apple machines', async t => {
   const arc = await look(directory, { programs: { 'xpu-smi': recording('intel/xpu-smi-discovery-a770.txt') } })
   t.match(arc.gpus, [{ id: 'intel:0', type: 'discrete', pciId: '0x56a0', apis: [] }])
   const integrated = await look(directory, {
-    programs: {
-      lspci:
-        'Slot:\t00:02.0\nClass:\tVGA compatible controller [0300]\nVendor:\tIntel Corporation [8086]\nDevice:\tAlder Lake [a788]\n'
+    files: {
+      ...PLAIN,
+      '/sys/bus/pci/devices/0000:00:02.0/class': '0x030000\n',
+      '/sys/bus/pci/devices/0000:00:02.0/vendor': '0x8086\n',
+      '/sys/bus/pci/devices/0000:00:02.0/device': '0xa788\n'
     }
   })
   t.match(integrated, { gpus: [{ type: 'integrated', unifiedMemory: true, usable: true }], problems: [] })
@@ -339,10 +332,8 @@ t.test('detection survives programs that misbehave', async t => {
         'nvidia-smi': hanging,
         vulkaninfo: loud,
         rocminfo: lines,
-        'rocm-smi': '#!/bin/sh\nkill -SEGV $$\n',
-        'amd-smi': '#!/no/such/shell\n',
-        'xpu-smi': 'These programs never end by themselves, so returning at all is the point.',
-        lspci: '\0\xff\x01 \n|||'
+        'sycl-ls': '#!/bin/sh\nkill -SEGV $$\n',
+        'xpu-smi': 'These programs never end by themselves, so returning at all is the point.'
       }
     },
     1500
@@ -355,10 +346,8 @@ t.test('detection survives programs that misbehave', async t => {
   t.ok(ticks > 5, 'detection does not block meanwhile')
   t.match(outcomes(found), {
     'nvidia-smi': 'timed_out',
-    'rocm-smi': 'failed',
-    'amd-smi': 'failed',
+    'sycl-ls': 'failed',
     'xpu-smi': 'unreadable',
-    lspci: 'ok',
     cpuinfo: 'ok'
   })
   for (const probe of ['vulkaninfo', 'rocminfo']) {
@@ -429,7 +418,7 @@ t.test('the detector reads GPU sensors', async t => {
   t.match(hot, [{ id: 'nvidia:0', name: /H100/, temperature: 71, utilization: 0.98 }])
   t.strictSame(await readings({ programs: { 'nvidia-smi': smi('0, NVIDIA H100 80GB HBM3, [N/A], [N/A], [N/A]') } }), [])
 
-  const card = '/sys/class/drm/card1/device'
+  const card = '/sys/bus/pci/devices/0000:03:00.0'
   const amd = {
     ...PLAIN,
     [`${card}/vendor`]: '0x1002\n',

@@ -1,10 +1,8 @@
 import t from 'tap'
 import type { ProbeReport } from '../../../../core/contracts/hardware.ts'
-import { parseRocminfo, parseRocmSmi } from '../../../../plugins/running/hardware/amd.ts'
+import { parseRocminfo } from '../../../../plugins/running/hardware/amd.ts'
 import { parseSystemProfiler } from '../../../../plugins/running/hardware/apple.ts'
-import { assembleHardware } from '../../../../plugins/running/hardware/find-hardware.ts'
-import { parseLspci } from '../../../../plugins/running/hardware/listed-cards.ts'
-import { mergeGpus } from '../../../../plugins/running/hardware/merge-gpus.ts'
+import { assembleHardware, mergeGpus } from '../../../../plugins/running/hardware/find-hardware.ts'
 import {
   findingsFromSmi,
   parseSmiCsv,
@@ -42,10 +40,7 @@ t.test('the detector merges sightings of one card from several sources', async t
         usable: true
       }
     ],
-    parseLspci(
-      'Slot:\t01:00.0\nClass:\tVGA compatible controller [0300]\nVendor:\tNVIDIA Corporation [10de]\n' +
-        'Device:\tAD103 [GeForce RTX 4080 SUPER] [2702]\n'
-    )
+    [{ vendor: 'nvidia', pciBus: '0000:01:00.0', pciId: '0x2702', name: 'NVIDIA GeForce RTX 4080 SUPER' }]
   )
   t.same(others, [])
   t.same(gpu, {
@@ -104,7 +99,12 @@ t.test('the detector keeps several cards of one kind apart', async t => {
   )
   t.equal(merge([card(1)], [vulkan, vulkan]).length, 2, 'one source sees more of them')
 
-  const radeons = merge(parseRocmSmi(recording('rocm/rocm-smi-csv-6800-plus-raphael-igpu.txt')), [
+  const radeon = { vendor: 'amd', api: 'rocm', usable: true } as const
+  const printed: Sighting[] = [
+    { ...radeon, pciId: '0x73bf', architecture: 'gfx1030', totalMemory: 16368 * MIB },
+    { ...radeon, pciId: '0x164e', architecture: 'gfx1036', totalMemory: 64 * MIB }
+  ]
+  const radeons = merge(printed, [
     { vendor: 'amd', name: 'AMD Radeon Graphics', type: 'integrated', pciId: '0x164e', api: 'vulkan', usable: true },
     { vendor: 'amd', name: 'AMD Radeon RX 6800', type: 'discrete', pciId: '0x73bf', api: 'vulkan', usable: true }
   ])
@@ -137,8 +137,12 @@ t.test('the detector assembles one record per machine', async t => {
   const assemble = (...answers: ReturnType<typeof found>[]) =>
     assembleHardware({ platform: 'linux', arch: 'x64', root: '' }, [...answers, found('memory', { memory: MEMORY })])
 
-  const lspci = parseLspci(recording('cpu/lspci-arc-a580-plus-gtx1080ti.txt'))
-  const bare = assemble(found('lspci', { gpus: lspci }))
+  const listed: Sighting[] = [
+    { vendor: 'intel', pciBus: '0000:00:02.0', pciId: '0x0162' },
+    { vendor: 'nvidia', pciBus: '0000:01:00.0', pciId: '0x1b06', name: 'NVIDIA GeForce GTX 1080 Ti' },
+    { vendor: 'intel', pciBus: '0000:04:00.0', pciId: '0x56a2' }
+  ]
+  const bare = assemble(found('pci-devices', { gpus: listed }))
   t.match(bare.gpus, [
     { id: 'nvidia:0', architecture: '6.1', usable: false, type: 'discrete', apis: [] },
     { id: 'intel:1', type: 'discrete', usable: true, unifiedMemory: false },
@@ -194,25 +198,25 @@ t.test('the detector assembles one record per machine', async t => {
   t.match(limited.gpus, [{ totalMemory: 6 * GIB, freeMemory: 4 * GIB }], 'within the limit of a container')
 
   const radeon: Sighting = { vendor: 'amd', pciId: '0x744c', type: 'discrete', usable: true }
-  const locked = assemble(found('device-nodes', { noDeviceAccess: true }), found('drm', { gpus: [radeon] }))
+  const locked = assemble(found('device-nodes', { noDeviceAccess: true }), found('pci-devices', { gpus: [radeon] }))
   t.match(locked, { gpus: [{ usable: false }], problems: [{ code: 'no_permission', advice: /render,video/ }] })
   const spoken = assemble(
     found('device-nodes', { noDeviceAccess: true }),
-    found('drm', { gpus: [radeon] }),
+    found('pci-devices', { gpus: [radeon] }),
     found('rocminfo', { gpus: parseRocminfo(recording('rocm/rocminfo-gfx1151-strix-halo-wsl.txt'))! })
   )
   t.match(spoken.gpus, [{ usable: false }, { architecture: 'gfx1151', usable: true, apis: ['rocm'] }])
 
   const drivers = found('vulkan-drivers', { vulkanDrivers: ['amd'] })
-  t.same(assemble(found('drm', { gpus: [radeon] }), drivers).gpus[0]!.apis, ['vulkan'])
+  t.same(assemble(found('pci-devices', { gpus: [radeon] }), drivers).gpus[0]!.apis, ['vulkan'])
   t.same(
-    assemble(found('drm', { gpus: [radeon] }), found('vulkaninfo', { gpus: [] }), drivers).gpus[0]!.apis,
+    assemble(found('pci-devices', { gpus: [radeon] }), found('vulkaninfo', { gpus: [] }), drivers).gpus[0]!.apis,
     [],
     'vulkaninfo is more reliable'
   )
 
   const nouveau: Sighting = { vendor: 'nvidia', pciId: '0x2204', driver: { name: 'nouveau' }, usable: false }
-  t.match(assemble(found('drm', { gpus: [nouveau] })), {
+  t.match(assemble(found('pci-devices', { gpus: [nouveau] })), {
     gpus: [{ usable: false, architecture: '8.6', name: 'NVIDIA GPU (0x2204)' }],
     problems: [{ code: 'driver_not_loaded', message: /its driver is nouveau/, advice: /ubuntu-drivers/ }]
   })
@@ -220,7 +224,7 @@ t.test('the detector assembles one record per machine', async t => {
 
   const segfault = found('nvidia-smi', {}, 'failed')
   t.match(assemble(segfault).problems, [{ code: 'probe_failed', subject: 'nvidia-smi' }])
-  t.same(assemble(found('nvidia-smi', {}, 'absent'), found('lspci', {}, 'failed')).problems, [])
+  t.same(assemble(found('nvidia-smi', {}, 'absent'), found('vulkaninfo', {}, 'failed')).problems, [])
 
   const mac = (root: string, model: string, name: string) =>
     assembleHardware({ platform: 'darwin', arch: 'arm64', root }, [

@@ -1,14 +1,13 @@
 import t from 'tap'
 import {
-  cardsInBrokenJson,
+  amdChip,
   foldPartitions,
-  parseAmdSmi,
+  gfxFromTargetVersion,
+  gfxName,
   parseKfdNode,
   parseRocminfo,
-  parseRocmSmi,
   rocminfoProblem
 } from '../../../../plugins/running/hardware/amd.ts'
-import { amdChip, gfxFromTargetVersion, gfxName } from '../../../../plugins/running/hardware/amd-chips.ts'
 import {
   appleMemory,
   appleProcessor,
@@ -18,7 +17,7 @@ import {
 } from '../../../../plugins/running/hardware/apple.ts'
 import { parseSyclLs, parseXpuSmi } from '../../../../plugins/running/hardware/intel.ts'
 import { glibcVersion, librariesAmong, parseLdconfig } from '../../../../plugins/running/hardware/libraries.ts'
-import { amdMemory, parseAdapters, parseLspci, toSighting } from '../../../../plugins/running/hardware/listed-cards.ts'
+import { amdMemory, parseAdapters, toSighting } from '../../../../plugins/running/hardware/listed-cards.ts'
 import {
   groupFolders,
   groupMemory,
@@ -38,13 +37,7 @@ import {
   parseSmiVersions,
   smiProblem
 } from '../../../../plugins/running/hardware/nvidia.ts'
-import {
-  addressFromLocation,
-  marketingName,
-  pciAddress,
-  pciId,
-  pciName
-} from '../../../../plugins/running/hardware/pci.ts'
+import { addressFromLocation, pciAddress, pciId, pciName } from '../../../../plugins/running/hardware/pci.ts'
 import { parseCpuinfo, parseLscpu } from '../../../../plugins/running/hardware/processor.ts'
 import { parseVulkaninfo, vendorsFromDriverFiles } from '../../../../plugins/running/hardware/vulkan-drivers.ts'
 import { parseDeviceLog, parseDevices, whyUnusable } from '../../../../runtimes/llama-server/server-facts.ts'
@@ -63,13 +56,9 @@ const TEXT_PARSERS: Record<string, (text: string) => unknown> = {
   parseDriverCard,
   parseRocminfo,
   rocminfoProblem,
-  parseRocmSmi,
-  cardsInBrokenJson,
-  parseAmdSmi,
   parseXpuSmi,
   parseSyclLs,
   parseVulkaninfo,
-  parseLspci,
   parseAdapters,
   parseSystemProfiler,
   appleProcessor: text => appleProcessor(parseSysctl(text)),
@@ -86,7 +75,7 @@ const PARSERS: Record<string, (...given: any[]) => unknown> = {
   ...TEXT_PARSERS,
   ...{ smiProblem, capabilityOfName, capabilityOfId, cudaFromDriver, amdChip, gfxFromTargetVersion, gfxName },
   ...{ parseKfdNode, foldPartitions, amdMemory, toSighting, metalBudget, vendorsFromDriverFiles },
-  ...{ pciName, marketingName, pciAddress, addressFromLocation, pciId },
+  ...{ pciName, pciAddress, addressFromLocation, pciId },
   ...{ groupMemory, withinLimits, parseLdconfig, librariesAmong, parseDevices, parseDeviceLog, whyUnusable }
 }
 

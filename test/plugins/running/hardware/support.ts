@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import type { Hardware, HardwareService, MemoryNow } from '../../../../core/contracts/hardware.ts'
-import { createHardware } from '../../../../plugins/running/hardware/hardware-service.ts'
+import { createHardware } from '../../../../plugins/running/hardware/index.ts'
 
 const RECORDINGS = new URL('../../../../../test/fixtures/probes/', import.meta.url)
 
@@ -29,12 +29,24 @@ export function recordedFiles(name: string): Record<string, string> {
 export const MIB = 2 ** 20
 export const GIB = 2 ** 30
 
+/** What rocminfo prints for a Radeon RX 7900 XT, shortened. */
+export const RADEON_AGENT = `
+*******
+Agent 2
+*******
+  Name:                    gfx1100
+  Marketing Name:          AMD Radeon RX 7900 XT
+  Device Type:             GPU
+  Chip ID:                 29772(0x744c)
+  BDFID:                   768
+`
+
 /** An Intel processor's integrated GPU as the kernel lists it. */
 export const INTEL_GRAPHICS = {
-  '/sys/class/drm/card0/device/vendor': '0x8086\n',
-  '/sys/class/drm/card0/device/device': '0xa7a0\n',
-  '/sys/class/drm/card0/device/class': '0x030000\n',
-  '/sys/class/drm/card0/device/uevent': 'DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n'
+  '/sys/bus/pci/devices/0000:00:02.0/vendor': '0x8086\n',
+  '/sys/bus/pci/devices/0000:00:02.0/device': '0xa7a0\n',
+  '/sys/bus/pci/devices/0000:00:02.0/class': '0x030000\n',
+  '/sys/bus/pci/devices/0000:00:02.0/uevent': 'DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n'
 }
 
 /** A machine with little more than a processor and memory. */
