@@ -4,21 +4,30 @@ import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { mayHaveCredentials } from '../../../core/system/redirects.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
-import type { HubFetch, HubResponse } from './hub-fetch.ts'
-import { bearer, connectionOptions, hubFetch, hubPlugin, serverOptions, withoutSlash } from './hub-options.ts'
+import {
+  bearer,
+  connectionOptions,
+  type HubFetch,
+  type HubResponse,
+  hubFetch,
+  hubPlugin,
+  serverOptions,
+  withoutSlash
+} from './hub-fetch.ts'
 import {
   encodePath,
   fingerprint,
   hubFile,
+  hubRefusal,
   locationHeaders,
+  notAtHub,
+  parseJsonResponse,
   proxyForUrl,
   readFacts,
-  readSha256,
-  readSize,
   requireFewFiles,
-  toTimestamp
-} from './listed-files.ts'
-import { hubRefusal, notAtHub, parseJsonResponse, withoutServerText } from './refusal.ts'
+  toTimestamp,
+  withoutServerText
+} from './hub-replies.ts'
 
 export default hubPlugin(
   'corral-hub',
@@ -175,7 +184,7 @@ export function readCorralListing(body: unknown) {
     requireFewFiles(files.length + listed.length, 'this corral', body.name)
     for (const { path, size, sha256 } of listed.filter(isObject)) {
       if (!isUsablePath(path)) continue
-      files.push(hubFile(`${label}/${path}`, readSize(size, path), readSha256(sha256 ?? '', path)))
+      files.push(hubFile(`${label}/${path}`, size, sha256 ?? ''))
     }
   }
   return { name: body.name, files, revisions }

@@ -1,3 +1,5 @@
+import { homedir } from 'node:os'
+import { join } from 'node:path'
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
@@ -5,34 +7,52 @@ import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { mapInSlices } from '../../../core/system/collections.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
-import { type EndpointResponse, type HubResponse, isTemporary, type SendToHub } from './hub-fetch.ts'
-import type { HubAccess } from './hub-options.ts'
+import {
+  type EndpointResponse,
+  type HubAccess,
+  type HubResponse,
+  hubPlugin,
+  isTemporary,
+  type PublicHub,
+  publicHubAccess,
+  publicHubOptions,
+  type SendToHub,
+  type TokenSources
+} from './hub-fetch.ts'
 import {
   encodePath,
+  findRefusalRule,
   fingerprint,
   hubFile,
+  hubRefusal,
   isFingerprint,
   isLocation,
+  notAtHub,
+  parseJsonResponse,
+  type RefusalKind,
   readFacts,
   readLocation,
-  readSha256,
-  readSize,
   requestLocation,
   requireFewFiles,
+  type Subject,
   searchFormats,
   sha1Hex
-} from './listed-files.ts'
-import { hubRefusal, notAtHub, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusal.ts'
+} from './hub-replies.ts'
 
-interface HfLikeOptions extends HubAccess, Pick<Hub, 'name' | 'prefixes'> {
-  proxy: string
-  /** Prefix of all paths: empty or `/csg`. */
+/** The differences between the hubs with Hugging Face's API. */
+interface HfLikeHub extends Pick<Hub, 'name' | 'prefixes'>, Omit<PublicHub, 'tokens'> {
+  description: string
+  tokens(env: NodeJS.ProcessEnv): TokenSources
+  /** Where its token comes from, for the documentation, and the variable to set. */
+  tokenSource: string
+  tokenVariable: string
+  /** Prefix of all paths: empty or `/csg`, and that of the pages of its repositories. */
   pathPrefix: string
+  pagePrefix: string
   /** Branch to request by default. Undefined requests the repository without a branch. */
   defaultBranch?: string
-  pageUrl(id: string): string
-  tokenAdvice: string
-  endpointAdvice: string
+  /** Returns the variable that forbids all requests, if it is set. */
+  offlineVariable?(env: NodeJS.ProcessEnv): string | undefined
   /** Whether its tree lists the digest of each file. */
   treeHasDigests: boolean
   /** Whether HEAD requests for files are redirected like GET. */
@@ -47,15 +67,28 @@ interface HfLikeOptions extends HubAccess, Pick<Hub, 'name' | 'prefixes'> {
   }
 }
 
+const hfLikePlugin = (hub: HfLikeHub) =>
+  hubPlugin(hub.name, hub.description, publicHubOptions(hub, hub.tokenSource), (context, options) => {
+    const access = publicHubAccess(context, options, { ...hub, tokens: hub.tokens(process.env) })
+    return createHfLikeHub(hub, access, options.proxy)
+  })
+
 const MAX_PAGES = 500
 
-export function createHfLikeHub(options: HfLikeOptions): Hub {
-  const { title, pathPrefix } = options
-  const send: SendToHub = outgoing => options.send({ isFinal: isFinalRefusal, ...outgoing })
+function createHfLikeHub(options: HfLikeHub, { title, endpoint, send: sendToHub }: HubAccess, proxy: string): Hub {
+  const { name, pathPrefix } = options
+  const pageUrl = (id: string) => `${endpoint}${options.pagePrefix}${id}`
+  const send: SendToHub = async outgoing => {
+    const variable = options.offlineVariable?.(process.env)
+    if (variable === undefined) return await sendToHub({ isFinal: isFinalRefusal, ...outgoing })
+    const message = `${title} is not used because ${variable} is set to ${process.env[variable]}. Unset it to download models.`
+    throw new CorralError('hub_unreachable', message)
+  }
   const good = ({ status }: HubResponse) => status >= 200 && status < 300
 
   const subject = (id: string, revision: string | undefined, file?: string): Subject => {
-    return { title, id, page: options.pageUrl(id), revision, file, tokenAdvice: options.tokenAdvice }
+    const tokenAdvice = `set ${options.tokenVariable} or ${name}.token in config.yaml`
+    return { title, id, page: pageUrl(id), revision, file, tokenAdvice }
   }
 
   /**
@@ -146,7 +179,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
   }
 
   return {
-    name: options.name,
+    name,
     title,
     prefixes: options.prefixes,
 
@@ -172,10 +205,10 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
           await refuse(listed.response, subject(id, revision), signal)
       }
       return {
-        hub: options.name,
+        hub: name,
         id,
         revision: sha ?? fingerprint(files!),
-        address: options.pageUrl(id),
+        address: pageUrl(id),
         gated: typeof info?.gated === 'string' ? info.gated !== 'false' : info?.gated === true,
         files: files!,
         more: { ref }
@@ -191,14 +224,15 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
         // A search does not name a repository that could be unknown or private.
         const isClosed = kind === 'gated' || kind === 'private' || response.status === 401
         const ofSearch = isClosed ? 'forbidden' : kind.startsWith('unknown-') ? 'no-search' : kind
-        const about = { ...subject(words, undefined), endpointAdvice: options.endpointAdvice }
+        const endpointAdvice = `${options.variable} or ${name}.endpoint in config.yaml`
+        const about = { ...subject(words, undefined), endpointAdvice }
         throw hubRefusal(ofSearch, response, about, Date.now())
       })
     },
 
     async locate(repository, file, signal): Promise<FileLocation> {
       const response = await locate(repository, file, signal)
-      if (isLocation(response)) return await readFacts(title, () => readLocation(response, options.proxy, file.path))
+      if (isLocation(response)) return await readFacts(title, () => readLocation(response, proxy, file.path))
       const about = subject(repository.id, repository.more?.ref, file.path)
       const kind = refusalKind(response, true)
       // In a gated repository, the refusal of a file is about the terms.
@@ -256,9 +290,8 @@ const ALWAYS_LFS = /\.(gguf|safetensors)$/i
 
 function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile {
   const linked = isObject(lfs) ? lfs : undefined
-  const sha256 = linked && readSha256(linked.sha256 ?? linked.oid, path)
   const gitSha1 = linked || ALWAYS_LFS.test(path) ? undefined : sha1Hex(oid)
-  return hubFile(path, readSize(linked?.size, path) ?? readSize(size, path), sha256, gitSha1)
+  return hubFile(path, linked?.size ?? size, linked?.sha256 ?? linked?.oid, gitSha1)
 }
 
 async function toHubFiles(entries: readonly unknown[], read: (entry: Record<string, unknown>) => HubFile | undefined) {
@@ -320,51 +353,89 @@ export function nextPage(link: string | undefined, endpoint: string): string | u
   return undefined
 }
 
-/** The hubs' own error codes, which are more specific than the status. */
-const KINDS = new Map<string, RefusalKind>(
-  Object.entries({
-    'AUTH-ERR-4': 'bad-token',
-    'AUTH-ERR': 'private',
-    'SYS-ERR-3': 'unknown-repository',
-    'GIT-ERR-9': 'unknown-repository',
-    'GIT-ERR-6': 'unknown-revision',
-    'GIT-ERR-11': 'unknown-revision',
-    'GIT-ERR-15': 'unknown-file',
-    GatedRepo: 'gated',
-    RepoNotFound: 'unknown-repository',
-    RevisionNotFound: 'unknown-revision',
-    EntryNotFound: 'unknown-file'
-  } as const)
-)
+const findRule = (response: HubResponse, isFile: boolean) =>
+  findRefusalRule('huggingFace', response, { code: response.headers['x-error-code'], isFile })
+export const refusalKind = (response: HubResponse, isFile: boolean): RefusalKind => findRule(response, isFile).kind
+export const isFinalRefusal = (response: HubResponse): boolean => findRule(response, false).isFinal
 
-function csghubKind(text: string): RefusalKind | undefined {
-  const [code, area = ''] = /\b((?:AUTH|SYS|GIT|MIRROR|REQ)-ERR)-\d+/.exec(text) ?? []
-  return code === undefined ? undefined : (KINDS.get(code) ?? KINDS.get(area))
-}
+const HOSTS = ['huggingface.co', 'hf.co']
+const FIELDS = ['downloads', 'likes', 'lastModified', 'gated', 'tags', 'pipeline_tag']
 
-/** Classifies a refusal: by the hub's error code first, then by its status and message. */
-export function refusalKind(response: HubResponse, isFile: boolean): RefusalKind {
-  const { status, headers, text } = response
-  const message = serverMessage(response)
-  const authorised = response.credentials !== undefined
-  const byOwn = csghubKind(text)
-  if (byOwn) return byOwn === 'bad-token' && !authorised ? 'private' : byOwn
-  const byCode = KINDS.get(headers['x-error-code'] ?? '')
-  if (byCode) return byCode
-  if (/access to this resource is disabled/i.test(message)) return 'disabled'
-  if (status === 429) return 'rate-limited'
-  const gated = /\b(gated|restricted|authorized list)\b/i.test(message)
-  if (status === 401) {
-    if (gated) return 'gated'
-    // The same reader could see the file's repository.
-    if (isFile && !authorised) return 'private'
-    return authorised || /invalid credentials/i.test(message) ? 'bad-token' : 'unknown-repository'
+export const huggingface = hfLikePlugin({
+  name: 'huggingface',
+  title: 'Hugging Face',
+  description: 'Models from Hugging Face (hf:owner/name)',
+  usual: 'https://huggingface.co',
+  variable: 'HF_ENDPOINT',
+  hosts: HOSTS,
+  prefixes: ['hf:', ...['', 'https://', 'http://'].flatMap(scheme => HOSTS.map(host => `${scheme}${host}/`))],
+  tokens: tokenSources,
+  tokenSource: 'HF_TOKEN, or the token that "hf auth login" stored',
+  tokenVariable: 'HF_TOKEN',
+  pathPrefix: '',
+  pagePrefix: '/',
+  defaultBranch: 'main',
+  offlineVariable,
+  treeHasDigests: true,
+  headRedirects: true,
+  hasSearch: true,
+  search: {
+    path: (words, limit, format) => {
+      const query = new URLSearchParams({ search: words, filter: format, sort: 'downloads', direction: '-1' })
+      query.set('limit', `${limit}`)
+      for (const field of FIELDS) query.append('expand', field)
+      return `/api/models?${query}`
+    },
+    records: reply => reply,
+    id: 'id'
   }
-  if (status === 403 || status === 451) return gated ? 'gated' : 'forbidden'
-  if (/invalid rev|revision|no such (branch|ref)/i.test(message) && status < 500) return 'unknown-revision'
-  if (status === 400 || status === 404 || status === 410 || status === 422)
-    return isFile ? 'unknown-file' : 'unknown-repository'
-  return 'server-error'
+})
+
+export const csghub = hfLikePlugin({
+  name: 'csghub',
+  title: 'CSGHub',
+  description: 'Models from CSGHub, the hub of OpenCSG (csghub:owner/name)',
+  usual: 'https://hub.opencsg.com',
+  variable: 'CSGHUB_DOMAIN',
+  hosts: [],
+  prefixes: ['csghub:', 'https://hub.opencsg.com/', 'https://opencsg.com/'],
+  tokens: ({ CSGHUB_TOKEN_PATH, CSGHUB_HOME }) => ({
+    variables: ['CSGHUB_TOKEN'],
+    file: CSGHUB_TOKEN_PATH || (CSGHUB_HOME ? join(CSGHUB_HOME, 'token') : undefined)
+  }),
+  tokenSource: "CSGHUB_TOKEN, or the token file of CSGHub's own client",
+  tokenVariable: 'CSGHUB_TOKEN',
+  pathPrefix: '/csg',
+  pagePrefix: '/models/',
+  treeHasDigests: false,
+  headRedirects: false,
+  hasSearch: false,
+  search: {
+    path: (words, limit, format) => {
+      const query = { page: '1', per: `${limit}`, search: words, sort: 'most_download', framework_tag: format }
+      return `/api/v1/models?${new URLSearchParams(query)}`
+    },
+    records: reply => (isObject(reply) ? reply.data : undefined),
+    id: 'path'
+  }
+})
+
+const isTrue = (value: string | undefined) => /^(1|on|yes|true)$/i.test(value ?? '')
+
+/** Returns the variable that forbids requests, as in Hugging Face's own client. */
+export function offlineVariable(env: NodeJS.ProcessEnv): string | undefined {
+  return ['HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE'].find(name => isTrue(env[name]))
 }
 
-export const isFinalRefusal = (response: HubResponse): boolean => csghubKind(response.text) !== undefined
+const expanded = (path: string): string => path.replace(/^~(?=$|[\\/])/, homedir())
+
+export function tokenFile(env: NodeJS.ProcessEnv): string {
+  if (env.HF_TOKEN_PATH) return expanded(env.HF_TOKEN_PATH)
+  const cache = env.XDG_CACHE_HOME ? expanded(env.XDG_CACHE_HOME) : join(homedir(), '.cache')
+  return join(env.HF_HOME ? expanded(env.HF_HOME) : join(cache, 'huggingface'), 'token')
+}
+
+export function tokenSources(env: NodeJS.ProcessEnv) {
+  if (isTrue(env.HF_HUB_DISABLE_IMPLICIT_TOKEN)) return { variables: [] }
+  return { variables: ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN'], file: tokenFile(env) }
+}

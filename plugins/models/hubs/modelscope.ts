@@ -4,22 +4,22 @@ import { mapInSlices } from '../../../core/system/collections.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
-import type { HubResponse } from './hub-fetch.ts'
-import { type HubAccess, hubPlugin, publicHubAccess, publicHubOptions } from './hub-options.ts'
+import { type HubAccess, type HubResponse, hubPlugin, publicHubAccess, publicHubOptions } from './hub-fetch.ts'
 import {
   encodePath,
+  findRefusalRule,
   fingerprint,
   hubFile,
+  hubRefusal,
   isLocation,
+  parseJsonResponse,
   readFacts,
   readLocation,
-  readSha256,
-  readSize,
   requestLocation,
   requireFewFiles,
+  type Subject,
   searchFormats
-} from './listed-files.ts'
-import { hubRefusal, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusal.ts'
+} from './hub-replies.ts'
 
 const HUB = { usual: 'https://modelscope.cn', variable: 'MODELSCOPE_ENDPOINT' }
 
@@ -127,13 +127,11 @@ export async function readListing(body: Record<string, unknown>, title: string, 
     if ((type !== undefined && type !== 'blob') || String(mode) === '40960' || !isUsablePath(path)) return
     const isInCheck = entry.InCheck === true
     const digest = isInCheck && entry.Sha256 === '' ? undefined : entry.Sha256
-    files.set(path, hubFile(path, readSize(entry.Size, path), readSha256(digest, path)))
+    files.set(path, hubFile(path, entry.Size, digest))
     if (isInCheck) inCheck.push(path)
   })
   return { files: [...files.values()], inCheck }
 }
-
-const NOT_FOUND_CODES = new Set(['404', 'E3020', '10010205001'])
 
 /** Parses a reply's object. Empty for a web page or bytes: then only the status matters. */
 export async function parseEnvelope({ text }: Pick<HubResponse, 'text'>): Promise<Record<string, unknown>> {
@@ -164,21 +162,6 @@ export function modelScopeRefusal(
     usualBranch: 'master',
     tokenAdvice: 'set MODELSCOPE_API_TOKEN or modelscope.token in config.yaml'
   }
-  return hubRefusal(classifyRefusal(response, code, subject.file !== undefined, inCheck), response, advised, now, code)
-}
-
-function classifyRefusal(response: HubResponse, code: string, isFile: boolean, inCheck: boolean): RefusalKind {
-  const { status } = response
-  const message = serverMessage(response)
-  const is = (number: number) => status === number || code === String(number)
-  if (is(429)) return 'rate-limited'
-  if (inCheck && status < 500) return 'in-check'
-  if (status < 500 && /\b(revision|branch|tag)\b/i.test(message)) return 'unknown-revision'
-  if (is(401) && response.credentials) return 'bad-token'
-  if (is(401) || is(403) || /\b(permission|login|log in|unauthorized|forbidden|token)\b/i.test(message))
-    return 'private'
-  if (is(404) || NOT_FOUND_CODES.has(code) || /not (found|exist)|no such/i.test(message)) {
-    return isFile ? 'unknown-file' : 'unknown-repository'
-  }
-  return 'server-error'
+  const facts = { code, isFile: subject.file !== undefined, isInCheck: inCheck }
+  return hubRefusal(findRefusalRule('modelScope', response, facts).kind, response, advised, now, code)
 }

@@ -5,10 +5,26 @@ import { CorralError } from '../../../core/errors.ts'
 import { shardNames } from '../../../core/models/gguf-file-name.ts'
 import { setNewest } from '../../../core/system/collections.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
-import { type Headers, type HubFetch, type HubResponse, shownAddress } from './hub-fetch.ts'
-import { connectionOptions, hubFetch, hubPlugin } from './hub-options.ts'
-import { hubFile, isLocation, readFacts, readLocation, requestLocation, sha256FromHeaders } from './listed-files.ts'
-import { hubRefusal, notAtHub, withoutServerText } from './refusal.ts'
+import {
+  connectionOptions,
+  type Headers,
+  type HubFetch,
+  type HubResponse,
+  hubFetch,
+  hubPlugin,
+  shownAddress
+} from './hub-fetch.ts'
+import {
+  hubFile,
+  hubRefusal,
+  isLocation,
+  notAtHub,
+  readFacts,
+  readLocation,
+  requestLocation,
+  sha256FromHeaders,
+  withoutServerText
+} from './hub-replies.ts'
 
 export default hubPlugin(
   'url',
