@@ -4,7 +4,7 @@ import pretty from 'pino-pretty'
 import { Value } from 'typebox/value'
 import { dataPaths } from '../core/system/data-paths.ts'
 import { packageRoot } from '../core/system/package-info.ts'
-import { createHardware } from '../plugins/running/hardware/hardware-service.ts'
+import { createHardware } from '../plugins/running/hardware/index.ts'
 import { createConfiguredRuntimes } from '../runtimes/llama-cpp/index.ts'
 import { RuntimesOptions } from '../runtimes/llama-cpp/options.ts'
 

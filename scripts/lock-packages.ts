@@ -13,9 +13,10 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
-import { RAY_LOCK } from '../plugins/machines/ray/ray-python.ts'
-import { LOCKS, lockedFor, readRequirements } from '../plugins/models/conversion/python-environment.ts'
+import { RAY_LOCK } from '../plugins/machines/ray/ray-cluster.ts'
+import { LOCKS, lockedFor } from '../plugins/models/conversion/python-environment.ts'
 import { cachedRuntimes } from './cached-engine.ts'
+import { readRequirements } from './converter-requirements.ts'
 
 const folder = join(packageRoot, 'plugins', 'models', 'conversion', 'packages')
 const OLDEST_PYTHON = '3.10'
@@ -85,8 +86,7 @@ const joinTexts = (isWanted: (name: string) => boolean) =>
     .map(({ text }) => text)
     .join('\n')
 const version = /^torch==([\d.]+)/m.exec(joinTexts(name => name === 'torch'))![1]!
-const madeFor = wanted.map(line => `# for ${line}`).join('\n')
-writeFileSync(join(folder, LOCKS.packages), `${madeFor}\n${joinTexts(name => !CUDA.test(name))}\n`)
+writeFileSync(join(folder, LOCKS.packages), `${joinTexts(name => !CUDA.test(name))}\n`)
 writeFileSync(join(folder, LOCKS.torch), `${joinTexts(name => CUDA.test(name))}\n`)
 writeFileSync(join(folder, LOCKS.torchCpu), await cpuTorch(version))
 console.log(`Wrote ${folder} (${packages.length} packages, torch ${version})`)

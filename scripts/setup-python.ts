@@ -15,9 +15,10 @@ import { type Progress, progressText } from '../core/contracts/progress.ts'
 import { errorMessage } from '../core/errors.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { packageRoot } from '../core/system/package-info.ts'
-import { prepareRay } from '../plugins/machines/ray/ray-python.ts'
-import { preparePython, readRequirements } from '../plugins/models/conversion/python-environment.ts'
+import { prepareRay } from '../plugins/machines/ray/ray-cluster.ts'
+import { preparePython } from '../plugins/models/conversion/python-environment.ts'
 import { cachedRuntimes, log } from './cached-engine.ts'
+import { readRequirements } from './converter-requirements.ts'
 import { findPython, installPackages, run } from './python-environments.ts'
 
 const conversion = join(packageRoot, '.cache', 'conversion-python')

@@ -98,8 +98,8 @@ export interface PullFailure extends Omit<PullEvent, 'size'> {
 
 declare module './storage.ts' {
   interface Storage {
-    /** All variants of this format, without checking the others. */
-    safetensors(): StoredVariant[]
+    /** Creates an empty folder on the disk of the models. If corral is killed, the next start removes it. */
+    scratch(): Promise<string>
   }
 }
 

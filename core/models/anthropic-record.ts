@@ -2,6 +2,7 @@ import { type Static, Type } from 'typebox'
 import type { ModelLimits } from '../contracts/answers.ts'
 import type { Model } from '../contracts/models.ts'
 import { Loose } from '../http/request-fields.ts'
+import UNSUPPORTED from './anthropic-unsupported.json' with { type: 'json' }
 
 const Support = Loose({ supported: Type.Boolean() })
 const support = (supported: boolean): Static<typeof Support> => ({ supported })
@@ -53,26 +54,17 @@ export function anthropicRecord(
   return shown === publicName ? record : Object.assign(record, { description: publicName })
 }
 
-const no = support(false)
-
 /** The same objects for all models with the same abilities, of which there are thousands. */
 const KINDS = Array.from({ length: 8 }, (_, flags) => {
   const thinking = support((flags & 4) !== 0)
   return {
-    batch: no,
-    citations: no,
-    code_execution: no,
-    context_management: {
-      ...no,
-      clear_thinking_20251015: null,
-      clear_tool_uses_20250919: null,
-      compact_20260112: null
-    },
-    effort: { ...no, low: no, medium: no, high: no, xhigh: null, max: no },
+    ...UNSUPPORTED,
     image_input: support((flags & 1) !== 0),
     pdf_input: support(true),
-    server_tools: { ...no, code_execution: no, web_search: no },
     structured_outputs: support((flags & 2) !== 0),
-    thinking: { ...thinking, types: { enabled: thinking, disabled: thinking, adaptive: no, between_tools: no } }
+    thinking: {
+      ...thinking,
+      types: { enabled: thinking, disabled: thinking, adaptive: support(false), between_tools: support(false) }
+    }
   }
 })

@@ -4,7 +4,6 @@ import { isObject } from '../system/json-object.ts'
 import { parseUntrustedJson } from '../system/untrusted-json.ts'
 import type { GgufHeader } from './gguf-file.ts'
 import { companionFinder, parseGgufFileName, shardNames } from './gguf-file-name.ts'
-import { describesSafetensors, isTokenizer } from './safetensors-layout.ts'
 
 /** A model in a folder, as its file names and small text files describe it. Paths are as in the listing. */
 export interface FolderModel {
@@ -96,8 +95,9 @@ export async function readFolderTexts(read: (name: string) => Promise<string | u
 export function safetensorsModel(paths: readonly string[], texts: FolderTexts): FolderModel | undefined {
   const present = paths.filter(path => /^[^/]+\.safetensors$/i.test(path))
   if (texts.index === undefined && present.length === 0) return undefined
-  const named =
-    texts.index === undefined ? paths.filter(path => /^model[^/]*\.safetensors$/.test(path)) : indexed(texts.index)
+  const named = texts.index
+    ? indexedWeights(texts.index.value)
+    : paths.filter(path => /^model[^/]*\.safetensors$/.test(path))
   const weights = [...new Set(named?.flatMap(shardNames))].sort()
   const [stored = [], missing = []] = [true, false].map(is => weights.filter(path => paths.includes(path) === is))
   const weightsProblem = () => {
@@ -138,7 +138,7 @@ function configProblem(config: FolderTexts['config'], isAdapter: boolean): strin
 }
 
 /** The files that an index names; undefined if it is damaged or names files outside of its folder. */
-function indexed({ value }: ParsedJson<unknown>): string[] | undefined {
+export function indexedWeights(value: unknown): string[] | undefined {
   const map = isObject(value) ? value.weight_map : undefined
   const weights = isObject(map) ? [...new Set(Object.values(map))] : []
   const areNames = weights.every(weight => typeof weight === 'string' && /^[^/\\]+$/.test(weight))
@@ -149,4 +149,38 @@ function indexed({ value }: ParsedJson<unknown>): string[] | undefined {
 export function listed(names: string[]): string {
   const shown = names.slice(0, 12).join(', ')
   return names.length > 12 ? `${shown} and ${names.length - 12} more` : shown
+}
+
+/** Files of a SafeTensors folder, besides the weights, that the converter reads. */
+const DESCRIPTION =
+  /^(.*config.*\.json|params\.json|chat_template\.json|tokenizer.*\.(json|model|txt)|tokenizer\.model\.v\w+|special_tokens_map\.json|added_tokens\.json|tekken\.json|vocab\.(json|txt)|merges\.txt|.*\.model|.*\.tiktoken|.*\.jinja|modules\.json|model\.safetensors\.index\.json)$/i
+/** Pooling and dense layers of sentence-transformers. */
+const MODULE_FILE = /^\d+_\w+\/(config\.json|model\.safetensors)$/
+const TEMPLATE_FILE = /^additional_chat_templates\/[^/]+\.jinja$/
+const TOKENIZER = /^(tokenizer\.json|tokenizer\.model|tekken\.json|vocab\.(json|txt)|.*\.model|.*\.tiktoken)$/i
+
+/** Whether a file beside SafeTensors weights is needed to convert or run them. @param path in the model's folder */
+export function describesSafetensors(path: string): boolean {
+  return MODULE_FILE.test(path) || TEMPLATE_FILE.test(path) || (!path.includes('/') && DESCRIPTION.test(path))
+}
+
+/** Whether a file contains a tokenizer. @param path in the model's folder */
+export function isTokenizer(path: string): boolean {
+  return !path.includes('/') && TOKENIZER.test(path)
+}
+
+const TYPES: [pattern: RegExp, label: string][] = [
+  [/^(bfloat16|bf16)$/, 'BF16'],
+  [/^(float16|half|f16)$/, 'F16'],
+  [/^(float32|float|f32)$/, 'F32'],
+  [/^(float8|f8)/, 'FP8']
+]
+
+/** Returns the label for the type in a config.json, otherwise for that of the weights. `SAFETENSORS` if unknown. */
+export function safetensorsLabel(config: unknown, own = ''): string {
+  const levels = isObject(config) ? [config, config.text_config].filter(isObject) : []
+  const named = levels.flatMap(({ torch_dtype, dtype }) => [torch_dtype, dtype])
+  const dtype = named.find((value): value is string => typeof value === 'string' && value !== '') ?? own
+  const name = dtype.toLowerCase().replace(/^torch\./, '')
+  return TYPES.find(([pattern]) => pattern.test(name))?.[1] ?? 'SAFETENSORS'
 }

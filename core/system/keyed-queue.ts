@@ -1,3 +1,5 @@
+import { untilAborted } from './abort-signals.ts'
+
 /** Runs tasks with the same key one after another, in order. Others run side by side. */
 export class KeyedQueue {
   readonly #queues = new Map<string, { count: number; last: Promise<unknown> }>()
@@ -7,16 +9,14 @@ export class KeyedQueue {
     return this.#queues.get(key)?.count ?? 0
   }
 
-  /** Runs the task after all earlier ones of its key, unless the signal is aborted by then. */
+  /** Runs the task after all earlier ones of its key. @throws the signal's reason if it is aborted before that */
   async run<T>(key: string, task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     const queue = this.#queues.get(key) ?? { count: 0, last: Promise.resolve() }
     this.#queues.set(key, queue)
     queue.count += 1
-    const result = queue.last.then(() => {
-      signal?.throwIfAborted()
-      return task()
-    })
-    queue.last = result.catch(() => undefined)
+    const before = queue.last
+    const result = untilAborted(before, signal).then(() => task())
+    queue.last = before.then(() => result.catch(() => undefined))
     try {
       return await result
     } finally {

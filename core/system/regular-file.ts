@@ -12,10 +12,14 @@ export interface FileIdentity {
 const FLAGS = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0)
 
 /**
- * Opens a regular file, by a path without symbolic links at its end.
+ * Opens a regular file, by a path without symbolic links at its end, while it is used.
  * @throws CorralError `invalid_request` if it is not a regular file or not the `known` one; errors of the system
  */
-export async function openRegularFile(path: string, known?: FileIdentity): Promise<FileHandle> {
+export async function withRegularFile<T>(
+  path: string,
+  use: (file: FileHandle) => T | Promise<T>,
+  known?: FileIdentity
+): Promise<T> {
   const gone = `${path} was replaced or removed while it was read. Wait until it is complete, then try again.`
   const replaced = (cause?: unknown) => new CorralError('invalid_request', gone, { param: 'path', cause })
   const file = await open(path, FLAGS).catch(error => {
@@ -27,10 +31,9 @@ export async function openRegularFile(path: string, known?: FileIdentity): Promi
     const facts = await file.stat({ bigint: true })
     if (!facts.isFile()) throw new CorralError('invalid_request', `${path} is not a regular file.`, { param: 'path' })
     if (known && !isSameFile(facts, known)) throw replaced()
-    return file
-  } catch (error) {
+    return await use(file)
+  } finally {
     await file.close()
-    throw error
   }
 }
 

@@ -3,11 +3,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import pino from 'pino'
-import { modelKey, parseRequestedName } from '../../core/models/model-name.ts'
+import { parseRequestedName } from '../../core/models/model-name.ts'
 import { chooseNode } from '../../plugins/machines/cluster/placement/choose-node.ts'
 import { PrefixMemory } from '../../plugins/machines/cluster/placement/prefix-memory.ts'
 import { createCatalog } from '../../plugins/models/storage/catalog.ts'
-import { ModelIndex } from '../../plugins/models/storage/model-index.ts'
+import { ModelIndex } from '../../plugins/models/storage/manifest.ts'
 import { createKey } from '../../plugins/people/security/key-file.ts'
 import { openKeyStore } from '../../plugins/people/security/key-store.ts'
 import { budgetsFor, localCounters } from '../../plugins/people/usage/budgets.ts'
@@ -35,7 +35,7 @@ export interface Operation {
 const log = pino({ level: 'silent' })
 
 function catalogWith(count: number) {
-  const index = new ModelIndex(() => {})
+  const index = new ModelIndex()
   for (let at = 0; at < count; at++) {
     const owner = `owner-${at % 100}`
     const name = `model-${at}`
@@ -45,12 +45,7 @@ function catalogWith(count: number) {
     const manifest = { version: 1, owner, name, default: 'F16', variants: [{ ...variant, metadata }] }
     index.put(`${owner}/${name}`, `/models/${owner}/${name}`, manifest as never)
   }
-  const storage = {
-    list: () => index.list().slice(),
-    variants: (name: Parameters<typeof modelKey>[0]) => index.variants(modelKey(name)),
-    namesakes: (name: string) => index.namesakes(name.toLowerCase())
-  }
-  return createCatalog(storage as Parameters<typeof createCatalog>[0], () => new Map(), log)
+  return createCatalog(index, () => new Map(), log)
 }
 
 /** Creates a key file with this many keys, and returns one of the keys. */

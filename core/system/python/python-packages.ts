@@ -49,7 +49,7 @@ interface NewPythonEnvironment {
   faultOf(error: ToolError): string
 }
 
-export function executableIn(environment: string): string {
+function executableIn(environment: string): string {
   return process.platform === 'win32' ? join(environment, 'Scripts', 'python.exe') : join(environment, 'bin', 'python')
 }
 
@@ -63,11 +63,32 @@ export async function distrust(environment: string): Promise<void> {
   await rm(join(environment, MARK), { force: true })
 }
 
-/** Creates an environment of packages with known hashes, with uv if it is installed. @throws CorralError */
-export async function makePythonEnvironment(
-  wanted: NewPythonEnvironment,
-  { signal, onProgress }: Waiting
-): Promise<void> {
+/**
+ * Returns the Python of an environment of packages with known hashes, which is created if necessary, with uv if it is
+ * installed. Replaces the environments of other versions.
+ * @throws CorralError
+ */
+export async function environmentPython(wanted: NewPythonEnvironment, waiting: Waiting): Promise<string> {
+  const { environment, log } = wanted
+  if (!isComplete(environment)) {
+    await makePythonEnvironment(wanted, waiting)
+    await removeOtherEnvironments(environment, log)
+  }
+  return executableIn(environment)
+}
+
+/** Returns the program that a setting `python` names. @throws CorralError */
+export function configuredPython(named: string, { section, code }: PythonUse, env: NodeJS.ProcessEnv): string {
+  const executable = findExecutable(named, env)
+  if (executable !== undefined) return executable
+  throw new CorralError(
+    code,
+    `${section}.python names ${named}, which is not an executable program. Correct it in config.yaml, or leave it ` +
+      'empty and corral makes its own Python environment.'
+  )
+}
+
+async function makePythonEnvironment(wanted: NewPythonEnvironment, { signal, onProgress }: Waiting): Promise<void> {
   const { use, environment, packageIndex, env, log } = wanted
   const directory = dirname(environment)
   const begun = performance.now()
@@ -162,7 +183,7 @@ export function downloadedPackage(line: string): string | undefined {
 }
 
 /** Removes environments of other versions for the same use, which are large. */
-export async function removeOtherEnvironments(environment: string, log: FastifyBaseLogger): Promise<void> {
+async function removeOtherEnvironments(environment: string, log: FastifyBaseLogger): Promise<void> {
   const [directory, name] = [dirname(environment), basename(environment)]
   const prefix = name.slice(0, name.lastIndexOf('-') + 1)
   for (const other of await readdir(directory)) {

@@ -1,20 +1,23 @@
 import { createWriteStream } from 'node:fs'
-import { link, mkdir, mkdtemp, readFile, rm, stat, symlink } from 'node:fs/promises'
+import { link, mkdir, mkdtemp, readFile, rename, rm, stat, symlink } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
+import { type Static, Type } from 'typebox'
 import type { ConversionTools } from '../../../core/contracts/builds.ts'
+import type { ConvertedModel } from '../../../core/contracts/conversion.ts'
 import type { Progress, Waiting } from '../../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { readGguf } from '../../../core/models/gguf-file.ts'
 import { runTool, ToolError } from '../../../core/system/child-process.ts'
 import { diskRefusal, requireSpace } from '../../../core/system/disk-space.ts'
+import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { distrust, PYTHON_VARIABLES } from '../../../core/system/python/python-packages.ts'
+import { synced } from '../../../core/system/synced.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
-import { type ConversionRecord, createUnfinished, discard, publish } from './converted-folders.ts'
-import { type DtypePlan, planDtype } from './dtypes.ts'
-import { classifyFailure } from './failures.ts'
-import type { ConverterPython } from './python-environment.ts'
+import TYPES from './dtypes.json' with { type: 'json' }
+import { type ConverterPython, classifyFailure } from './python-environment.ts'
 
 interface ConversionJob {
   variant: StoredVariant
@@ -26,12 +29,13 @@ interface ConversionJob {
   log: ConversionLog
   env: NodeJS.ProcessEnv
   warn: (message: string) => void
+  /** An empty folder on the disk of the models. It is removed afterwards. */
+  folder: string
 }
 
 /** Converts a variant and publishes the result. Leaves nothing behind if it fails. */
 export async function convertModel(job: ConversionJob, { signal, onProgress }: Required<Waiting>): Promise<void> {
-  const { variant, plan, tools, python } = job
-  const folder = await createUnfinished(variant)
+  const { variant, plan, tools, python, folder } = job
   try {
     // A separate folder: inputs and intermediate files must not become part of the result.
     const work = join(folder, 'work')
@@ -332,4 +336,160 @@ export async function quantizeGguf(
   } finally {
     await rm(input, { recursive: true, force: true })
   }
+}
+
+/** Beside a variant's own files. Everything below belongs to the conversion. */
+const FOLDER = 'converted'
+const RECORD = 'conversion.json'
+const FORMAT = 1
+
+const FileName = Type.String({ pattern: '^[^/\\\\:\\u0000]+$' })
+const RecordSchema = Type.Object({
+  format: Type.Literal(FORMAT),
+  dtype: Type.String(),
+  converter: Type.String(),
+  /** Version of llama.cpp whose llama-quantize was used, if any. */
+  quantize: Type.Optional(Type.String()),
+  files: Type.Array(
+    Type.Object({
+      name: FileName,
+      size: Type.Integer({ minimum: 1 }),
+      role: Type.Enum(['model', 'projector'])
+    }),
+    { minItems: 1 }
+  ),
+  createdAt: Type.String()
+})
+export type ConversionRecord = Static<typeof RecordSchema>
+
+type Variant = Pick<StoredVariant, 'directory'>
+const root = ({ directory }: Variant) => join(directory, FOLDER)
+
+/** Returns a variant's conversion to a type, or undefined if it does not exist or is incomplete. */
+export async function findConverted(variant: Variant, dtype: string): Promise<ConvertedModel | undefined> {
+  const folder = join(root(variant), dtype)
+  const record = (await readJsonFile(join(folder, RECORD), RecordSchema))?.value
+  if (record?.dtype !== dtype) return undefined
+  for (const { name, size } of record.files) {
+    if ((await fileSize(join(folder, name))) !== size) return undefined
+  }
+  const find = (wanted: 'model' | 'projector') => record.files.find(({ role }) => role === wanted)?.name
+  const [model, projector] = [find('model'), find('projector')]
+  if (model === undefined) return undefined
+  const size = record.files.reduce((sum, file) => sum + file.size, 0)
+  const { createdAt, converter } = record
+  const projectorPath = projector && { projectorPath: join(folder, projector) }
+  return { dtype, modelPath: join(folder, model), ...projectorPath, size, createdAt, converter }
+}
+
+export async function listConverted(variant: Variant): Promise<ConvertedModel[]> {
+  const dtypes = (await namesIn(root(variant))).filter(name => !name.startsWith('.')).sort()
+  const found = await Promise.all(dtypes.map(dtype => findConverted(variant, dtype)))
+  return found.filter(model => model !== undefined)
+}
+
+/** Publishes a folder with exactly these files as a conversion. The last step is a single rename. */
+export async function publish(variant: StoredVariant, folder: string, record: Omit<ConversionRecord, 'format'>) {
+  for (const { name } of record.files) await synced(join(folder, name), 'file')
+  await writeJsonFile(join(folder, RECORD), { format: FORMAT, ...record }, { pretty: true })
+  await removeConverted(variant, record.dtype)
+  await mkdir(root(variant), { recursive: true })
+  await rename(folder, join(root(variant), record.dtype))
+}
+
+/** Removes the record first: without it, the rest of an interrupted removal does not count as a conversion. */
+export async function removeConverted(variant: StoredVariant, dtype: string): Promise<void> {
+  const folder = join(root(variant), dtype)
+  await rm(join(folder, RECORD), { force: true })
+  await discard(folder)
+}
+
+export async function discard(folder: string): Promise<void> {
+  await rm(folder, { recursive: true, force: true, maxRetries: 3 })
+}
+
+export interface DtypePlan {
+  /** The canonical name in lower case, which also names the folder. */
+  dtype: string
+  /** Type that the converter writes (`--outtype`). */
+  outtype: string
+  /** Type that llama-quantize then produces, if that step is needed. */
+  quantize?: string
+  projectorOuttype: string
+  bits: { converted: number; result: number }
+}
+
+/** Types with their bits per weight: types of the converter, and of llama-quantize (generous estimates). */
+const { direct: DIRECT, quantized: QUANTIZED } = TYPES
+
+const ALIASES: Record<string, string> = { q3_k: 'q3_k_m', q4_k: 'q4_k_m', q5_k: 'q5_k_m' }
+
+/** Types so coarse that llama-quantize requires an importance matrix. */
+const NEEDS_IMATRIX = ['iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq2_m', 'iq3_xxs', 'iq3_xs', 'q2_k_s']
+
+export const DTYPES: readonly string[] = [...Object.keys(DIRECT), ...Object.keys(QUANTIZED)]
+const BITS = new Map(Object.entries({ ...DIRECT, ...QUANTIZED }))
+
+/** @param ownType the type of most of the model's weights, for example `BF16` @throws CorralError `invalid_option` */
+export function planDtype(dtype: string, ownType: string | undefined): DtypePlan {
+  const lower = dtype.toLowerCase()
+  const name = ALIASES[lower] ?? lower
+  if (NEEDS_IMATRIX.includes(name)) {
+    throw new CorralError(
+      'invalid_option',
+      `Option "dtype" cannot be ${name}: a type this coarse needs an importance matrix, which corral does not make. ` +
+        'Import a GGUF of this type that was made with one, or use q2_k or iq3_s.',
+      { param: 'dtype' }
+    )
+  }
+  const result = BITS.get(name)
+  if (result === undefined) {
+    throw new CorralError(
+      'invalid_option',
+      `Option "dtype" cannot be ${JSON.stringify(dtype)}. The types are ${DTYPES.join(', ')}.`,
+      { param: 'dtype' }
+    )
+  }
+  const projectorOuttype = name === 'f32' || name === 'bf16' ? name : 'f16'
+  if (Object.hasOwn(DIRECT, name)) {
+    return { dtype: name, outtype: name, projectorOuttype, bits: { converted: result, result } }
+  }
+  // A BF16 weight may be outside the range of F16.
+  const outtype = ownType?.toLowerCase() === 'bf16' ? 'bf16' : 'f16'
+  return { dtype: name, outtype, quantize: name.toUpperCase(), projectorOuttype, bits: { converted: 16, result } }
+}
+
+/** Vocabulary and metadata, which are not part of the weights. */
+const OVERHEAD_BYTES = 16e6
+/** Norms and similar tensors stay finer than the type. */
+const MARGIN = 1.03
+
+/** Estimates the bytes that a conversion needs, intermediate files included. */
+export function requiredDiskBytes(plan: DtypePlan, parameters: number): number {
+  const converted = (parameters * plan.bits.converted) / 8
+  const result = plan.quantize ? (parameters * plan.bits.result) / 8 : 0
+  return Math.ceil((converted + result) * MARGIN + OVERHEAD_BYTES)
+}
+
+/** Returns the architectures in a config.json that the converter looks up: the model's and its text model's. */
+export function modelArchitectures(config: unknown): string[] {
+  const sections = isObject(config) ? [config, config.text_config] : []
+  return sections.flatMap(section => {
+    const first: unknown =
+      isObject(section) && Array.isArray(section.architectures) ? section.architectures[0] : undefined
+    return typeof first === 'string' ? [first] : []
+  })
+}
+
+/** Returns the architectures that llama.cpp's converter supports. Undefined if its source has no known list. */
+export async function supportedArchitectures(folder: string): Promise<Set<string> | undefined> {
+  const read = (...path: string[]) => readFile(join(folder, ...path), 'utf8').catch(() => '')
+  const [, map = ''] = /^TEXT_MODEL_MAP\b[^{]*\{([^}]*)\}/m.exec(await read('conversion', '__init__.py')) ?? []
+  const named = [...map.matchAll(/"([^"]+)":/g)].map(([, name]) => name!)
+  if (named.length > 0) return new Set(named)
+  // Older converters are one script in which each class registers its architectures.
+  const script = await read('convert_hf_to_gguf.py')
+  const registered = [...script.matchAll(/^@(?:ModelBase|Model)\.register\(([^)]*)\)/gm)]
+  const names = registered.flatMap(([, list]) => [...list!.matchAll(/"([^"]+)"/g)].map(([, name]) => name!))
+  return names.length > 0 ? new Set(names) : undefined
 }

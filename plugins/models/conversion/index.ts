@@ -5,12 +5,23 @@ import type { OnProgress, Progress, Waiting } from '../../../core/contracts/prog
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { definePlugin, type PluginContext } from '../../../core/plugins/plugin.ts'
-import { untilAborted } from '../../../core/system/abort-signals.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
-import { convertModel, openConversionLog, quantizeGguf } from './convert-model.ts'
-import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
-import { type DtypePlan, modelArchitectures, planDtype, requiredDiskBytes, supportedArchitectures } from './dtypes.ts'
+import { KeyedQueue } from '../../../core/system/keyed-queue.ts'
+import { SharedWork } from '../../../core/system/shared-work.ts'
+import {
+  convertModel,
+  type DtypePlan,
+  findConverted,
+  listConverted,
+  modelArchitectures,
+  openConversionLog,
+  planDtype,
+  quantizeGguf,
+  removeConverted,
+  requiredDiskBytes,
+  supportedArchitectures
+} from './convert-model.ts'
 import {
   type ConverterPython,
   type EnvironmentOptions,
@@ -18,7 +29,6 @@ import {
   PythonOptions,
   preparePython
 } from './python-environment.ts'
-import { SharedWork } from './shared-work.ts'
 
 export default definePlugin({
   name: 'conversion',
@@ -56,8 +66,8 @@ function createConversion(
   const conversions = new SharedWork<ConvertedModel>()
   const runningConversions = new Set<RunningConversion>()
   const environments = new SharedWork<ConverterPython>()
-  /** Conversions by variant folder. Each promise settles when the conversion has ended. */
-  const running = new Map<string, Promise<unknown>>()
+  /** One conversion of a model at a time: two would need twice the memory and disk. */
+  const queue = new KeyedQueue()
   const checkedPythons = new Set<string>()
   const counts = { running: 0, finished: 0, failed: 0 }
 
@@ -69,17 +79,6 @@ function createConversion(
       )
     }
   })
-
-  /** Runs one conversion of a model at a time: two would need twice the memory and disk. */
-  async function oneAtATime<T>(directory: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
-    for (let other = running.get(directory); other; other = running.get(directory)) await untilAborted(other, signal)
-    const result = work().finally(() => running.delete(directory))
-    running.set(
-      directory,
-      result.catch(() => undefined)
-    )
-    return await result
-  }
 
   const directory = join(paths.home, 'python')
 
@@ -110,7 +109,6 @@ function createConversion(
     const { dtype } = plan
     const present = await findConverted(variant, dtype)
     if (present) return present
-    await clearUnfinished(variant)
     const tools = await runtimes.conversionTools(waiting)
     if (plan.quantize && tools.quantize === undefined) {
       throw new CorralError(
@@ -131,7 +129,8 @@ function createConversion(
     try {
       const warn = (message: string) => log.warn(message)
       const { version: engine } = await runtimes.build({ signal })
-      await convertModel({ variant, plan, tools, engine, python, log: conversionLog, env, warn }, waiting)
+      const folder = await storage.scratch()
+      await convertModel({ variant, plan, tools, engine, python, log: conversionLog, env, warn, folder }, waiting)
     } catch (error) {
       if (!signal.aborted) {
         counts.failed++
@@ -186,7 +185,7 @@ function createConversion(
         hooks.stateChanged('conversion')
         try {
           onProgress(shown.progress)
-          return await oneAtATime(variant.directory, signal, () => make(variant, plan, { signal, onProgress }))
+          return await queue.run(variant.directory, () => make(variant, plan, { signal, onProgress }), signal)
         } finally {
           release()
           runningConversions.delete(shown)
@@ -196,11 +195,11 @@ function createConversion(
     },
 
     async quantize(shards, target, dtype, waiting) {
-      const signal = waiting.signal ?? new AbortController().signal
-      await oneAtATime(QUANTIZING, signal, async () => {
+      const quantize = async () => {
         const { executables } = await runtimes.build(waiting)
         await quantizeGguf(executables.quantize, { shards, target, dtype }, waiting)
-      })
+      }
+      await queue.run(QUANTIZING, quantize, waiting.signal)
     },
 
     async supports(config) {
@@ -240,14 +239,6 @@ function createConversion(
 
   return {
     services: { conversion },
-
-    async start() {
-      for (const variant of storage.safetensors()) {
-        await clearUnfinished(variant).catch(error =>
-          log.warn(error, `Files of an interrupted conversion in ${variant.directory} cannot be deleted`)
-        )
-      }
-    },
 
     async stop() {
       const message = 'corral is shutting down. Repeat the conversion when it runs again.'

@@ -1,24 +1,24 @@
 import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { Program } from '../../../core/config/core-schema.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { CorralError, errorMessage } from '../../../core/errors.ts'
+import { CorralError, type ErrorCode, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
-import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
+import { runTool, ToolError } from '../../../core/system/child-process.ts'
 import { openConnections } from '../../../core/system/connections.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import type { PythonUse } from '../../../core/system/python/find-python.ts'
+import { DISK_FULL, type FailureRule, lastLines, toSentence } from '../../../core/system/python/install-failure.ts'
 import {
-  executableIn,
+  configuredPython,
+  environmentPython,
   isComplete,
-  makePythonEnvironment,
-  PYTHON_VARIABLES,
-  removeOtherEnvironments
+  PYTHON_VARIABLES
 } from '../../../core/system/python/python-packages.ts'
-import { classifyFailure } from './failures.ts'
+import FAILURES from './failures.json' with { type: 'json' }
 
 export const PythonOptions = Type.Object(
   {
@@ -90,48 +90,34 @@ async function checkPython(executable: string, { converter, env, log }: Environm
 export async function preparePython(options: EnvironmentOptions, waiting: Waiting): Promise<ConverterPython> {
   const named = options.settings.python
   if (named !== '') return await namedPython(named, options, waiting)
-  const name = await environmentName(options.locks ?? LOCK_FOLDER)
-  const environment = join(options.directory, name)
-  if (!isComplete(environment)) {
-    const { settings, env, log, locks = LOCK_FOLDER } = options
-    await makePythonEnvironment(
-      {
-        use: USE,
-        environment,
-        packageIndex: settings.package_index,
-        env,
-        log,
-        async packages(minor) {
-          const { torch_index: torchIndex } = settings
-          const isListed = await hasCpuTorch(locks, minor)
-          const hasTorch = isListed && torchIndex !== '' && (await indexHas(torchIndex, 'torch', waiting.signal))
-          const cuda = !hasTorch && process.platform === 'linux'
-          if (cuda) {
-            const why = isListed
-              ? `${torchIndex || 'An index with CPU builds of torch'} cannot be reached`
-              : `No CPU build of torch is listed for Python 3.${minor}`
-            log.warn(
-              `${why}: torch comes from the package index, with about 3 GB of CUDA libraries that conversions do not need`
-            )
-          }
-          const { text, madeFor } = await readLock(locks, hasTorch)
-          const others = (await readRequirements(options.converter)).filter(line => !madeFor.includes(line))
-          if (others.length > 0) {
-            log.warn(
-              `This llama.cpp's converter asks for ${others.join(', ')}. corral installs its locked versions ` +
-                'instead. If conversions fail, set conversion.python to a Python with other packages.'
-            )
-          }
-          return { text, size: cuda ? SIZE.cuda : SIZE.cpu, moreIndexes: hasTorch ? [torchIndex] : [] }
-        },
-        prove: (executable, signal) => checkPython(executable, options, signal),
-        faultOf: error => classifyFailure(error).sentence
-      },
-      waiting
-    )
-    await removeOtherEnvironments(environment, options.log)
+  const { settings, env, log, locks = LOCK_FOLDER } = options
+  const environment = join(options.directory, await environmentName(locks))
+  const wanted = {
+    use: USE,
+    environment,
+    packageIndex: settings.package_index,
+    env,
+    log,
+    async packages(minor: number) {
+      const { torch_index: torchIndex } = settings
+      const isListed = await hasCpuTorch(locks, minor)
+      const hasTorch = isListed && torchIndex !== '' && (await indexHas(torchIndex, 'torch', waiting.signal))
+      const cuda = !hasTorch && process.platform === 'linux'
+      if (cuda) {
+        const why = isListed
+          ? `${torchIndex || 'An index with CPU builds of torch'} cannot be reached`
+          : `No CPU build of torch is listed for Python 3.${minor}`
+        log.warn(
+          `${why}: torch comes from the package index, with about 3 GB of CUDA libraries that conversions do not need`
+        )
+      }
+      const text = await readLock(locks, hasTorch)
+      return { text, size: cuda ? SIZE.cuda : SIZE.cpu, moreIndexes: hasTorch ? [torchIndex] : [] }
+    },
+    prove: (executable: string, signal?: AbortSignal) => checkPython(executable, options, signal),
+    faultOf: (error: ToolError) => classifyFailure(error).sentence
   }
-  return { executable: executableIn(environment), environment }
+  return { executable: await environmentPython(wanted, waiting), environment }
 }
 
 /** Returns roughly how many bytes of Python packages must be installed first, or undefined if none. */
@@ -145,14 +131,7 @@ export async function missingPackages({
 }
 
 async function namedPython(named: string, options: EnvironmentOptions, { signal }: Waiting): Promise<ConverterPython> {
-  const executable = findExecutable(named, options.env)
-  if (executable === undefined) {
-    throw new CorralError(
-      'conversion_failed',
-      `conversion.python names ${named}, which is not an executable program. Correct it in config.yaml, ` +
-        'or leave it empty and corral makes its own Python environment.'
-    )
-  }
+  const executable = configuredPython(named, USE, options.env)
   const proof = `${executable} ${options.converter}`
   if (options.checkedPythons.has(proof)) return { executable }
   try {
@@ -205,31 +184,7 @@ async function indexHas(index: string, name: string, signal?: AbortSignal): Prom
 }
 
 /** A converter's own list of packages, with the versions tested with this llama.cpp. */
-const REQUIREMENTS = join('requirements', 'requirements-convert_hf_to_gguf.txt')
-
-/** Parses a requirements file into its packages and the files that it includes. */
-export function parseRequirements(text: string): { packages: string[]; includes: string[] } {
-  const lines = text
-    .replace(/\\\r?\n/g, ' ')
-    .split(/\r?\n/)
-    .map(line => line.replace(/(^|\s)#.*$/, '').trim())
-  return {
-    // Options like index addresses are left out: corral's settings decide them.
-    packages: lines.filter(line => line !== '' && !line.startsWith('-')),
-    includes: lines.flatMap(line => /^(?:-r|--requirement)[\s=]*(.+)$/.exec(line)?.[1] ?? [])
-  }
-}
-
-/** Returns the packages that a converter needs, as pip requirements, for example `numpy~=2.2.6`. */
-export async function readRequirements(converter: string): Promise<string[]> {
-  const read = async (path: string, readers: string[] = []): Promise<string[]> => {
-    if (readers.includes(path)) return []
-    const { packages, includes } = parseRequirements(await readFile(path, 'utf8'))
-    const included = await Promise.all(includes.map(name => read(join(dirname(path), name), [...readers, path])))
-    return [...included.flat(), ...packages]
-  }
-  return [...new Set(await read(join(converter, REQUIREMENTS)))]
-}
+export const REQUIREMENTS = join('requirements', 'requirements-convert_hf_to_gguf.txt')
 
 /** The list of packages with the SHA-256 of each wheel. `scripts/lock-packages.ts` writes it. */
 export const LOCK_FOLDER = join(packageRoot, 'plugins', 'models', 'conversion', 'packages')
@@ -245,12 +200,10 @@ export const LOCKS = {
 export const lockedFor = (machine: string, pythonMinor: number): string =>
   `sys_platform == 'linux' and platform_machine == '${machine}' and python_version == '3.${pythonMinor}'`
 
-/** @param cpuOnly prefer torch without CUDA's libraries @returns `madeFor`: requirements that it was made for */
-async function readLock(folder: string, cpuOnly: boolean) {
-  const read = (name: string) => readFile(join(folder, name), 'utf8')
-  const packages = await read(LOCKS.packages)
-  const torch = await read(cpuOnly ? LOCKS.torchCpu : LOCKS.torch)
-  return { text: `${packages}\n${torch}`, madeFor: [...packages.matchAll(/^# for (.+)$/gm)].map(([, line]) => line!) }
+/** @param cpuOnly prefer torch without CUDA's libraries */
+async function readLock(folder: string, cpuOnly: boolean): Promise<string> {
+  const names = [LOCKS.packages, cpuOnly ? LOCKS.torchCpu : LOCKS.torch]
+  return (await Promise.all(names.map(name => readFile(join(folder, name), 'utf8')))).join('\n')
 }
 
 /** Returns whether there is a CPU-only torch for this machine's Python. Only Linux has two kinds of torch. */
@@ -265,4 +218,50 @@ export async function environmentName(folder: string): Promise<string> {
   const digest = createHash('sha256')
   for (const name of Object.values(LOCKS)) digest.update(await readFile(join(folder, name)))
   return `converter-${digest.digest('hex').slice(0, 12)}`
+}
+
+export interface FailureCause {
+  /** Such as `unsupported-architecture`: one in failures.json, or `disk-full`, `out-of-memory`, `unknown`. */
+  cause: string
+  code: ErrorCode
+  sentence: string
+}
+
+interface Rule extends FailureRule {
+  cause: string
+  /** Match the code lines of a Python traceback, if the message itself is not specific enough. */
+  inCode?: true
+}
+
+const STOP_OTHERS = 'Stop loaded models or other programs, or import a GGUF that was made elsewhere.'
+
+/** Failures of the converter and of llama-quantize. The first match wins, so specific rules come first. */
+const CONVERSION_RULES: Rule[] = [
+  {
+    cause: 'disk-full',
+    code: 'insufficient_storage',
+    pattern: `${DISK_FULL}|\\d+ requested and \\d+ written|iostream error`,
+    sentence: 'The disk is full. Remove models that are not needed, then try again.'
+  },
+  ...(FAILURES as Rule[])
+]
+
+export function classifyFailure({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'exitSignal'>): FailureCause {
+  // The converter prints warnings that do not matter before the actual failure.
+  const start = lines.findIndex(line => line.startsWith('Traceback'))
+  const relevant = start === -1 ? lines.filter(line => !line.startsWith('WARNING:')) : lines.slice(start)
+  for (const rule of CONVERSION_RULES) {
+    const { cause, code = 'conversion_failed', inCode = false } = rule
+    for (const line of relevant.filter(line => line.startsWith('  ') === inCode)) {
+      const sentence = toSentence(rule, line)
+      if (sentence !== undefined) return { cause, code, sentence }
+    }
+  }
+  const code = 'conversion_failed'
+  if (exitSignal === 'SIGKILL') {
+    const sentence = `It was killed, most likely because this machine does not have enough memory. ${STOP_OTHERS}`
+    return { cause: 'out-of-memory', code, sentence }
+  }
+  const output = lines.filter(line => !/^\s*(Writing|File ")|^[\s^~]+$/.test(line))
+  return { cause: 'unknown', code, sentence: lastLines(output) ?? 'It printed nothing.' }
 }

@@ -1,8 +1,12 @@
-import { readlink } from 'node:fs/promises'
+import type { Dirent } from 'node:fs'
+import { type FileHandle, lstat, readdir, readlink, realpath } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
-import { isSystemError } from '../../../core/errors.ts'
-import { readGgufHeader } from '../../../core/models/gguf-file.ts'
-import { withoutShardNumber } from '../../../core/models/gguf-file-name.ts'
+import { Type } from 'typebox'
+import type { AdoptedFile } from '../../../core/contracts/adopted-files.ts'
+import type { ModelDefaults } from '../../../core/contracts/models.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
+import { foreignStart, readGgufHeader, START_SIZE } from '../../../core/models/gguf-file.ts'
+import { storedName, withoutShardNumber } from '../../../core/models/gguf-file-name.ts'
 import {
   type FolderModel,
   type FolderTexts,
@@ -11,16 +15,188 @@ import {
   safetensorsModel,
   singleFiles
 } from '../../../core/models/model-folder.ts'
-import { openRegularFile } from '../../../core/system/regular-file.ts'
-import {
-  type CacheDisk,
-  type CacheFile,
-  type Candidate,
-  fileProblem,
-  toImportedFile,
-  validName,
-  withoutDuplicates
-} from './cache-disk.ts'
+import { type ModelName, parseModelName } from '../../../core/models/model-name.ts'
+import { MAX_DEFAULT_CHARACTERS, type NewDefaults, readDefaults } from '../../../core/models/new-defaults.ts'
+import { checkJson, parseJson } from '../../../core/system/json-file.ts'
+import { readOpened, withRegularFile } from '../../../core/system/regular-file.ts'
+import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
+
+/** Text files in caches (references, manifests, indexes) are far smaller. */
+const MAX_TEXT_BYTES = 64_000_000
+const MAX_DEPTH = 8
+
+/** Reads the caches of other tools. Skips unreadable paths, and records them in `unreadable`. */
+export class CacheDisk {
+  readonly unreadable: string[] = []
+  readonly #locate: (path: string) => Promise<string>
+
+  /** @param locate resolves symbolic links; throws CorralError for paths that the caller may not read */
+  constructor(locate: (path: string) => Promise<string> = path => realpath(path)) {
+    this.#locate = locate
+  }
+
+  /** Returns a folder's entries by name, or undefined if it is missing or unreadable. */
+  async entries(folder: string): Promise<Dirent[] | undefined> {
+    const read = async () => await readdir(await this.#locate(folder), { withFileTypes: true })
+    const entries = await this.#reading(folder, read)
+    return entries?.sort((a, b) => (a.name < b.name ? -1 : 1))
+  }
+
+  async subfolders(folder: string): Promise<string[]> {
+    const names: string[] = []
+    for (const entry of (await this.entries(folder)) ?? []) {
+      if (entry.name.startsWith('.')) continue
+      if (entry.isDirectory() || (entry.isSymbolicLink() && (await this.#isFolder(join(folder, entry.name))))) {
+        names.push(entry.name)
+      }
+    }
+    return names
+  }
+
+  /** Returns the relative paths of all files and links below a folder, except hidden ones. */
+  async files(folder: string, prefix = '', depth = 0): Promise<string[]> {
+    const paths: string[] = []
+    for (const entry of (await this.entries(join(folder, prefix))) ?? []) {
+      if (entry.name.startsWith('.')) continue
+      const path = prefix ? `${prefix}/${entry.name}` : entry.name
+      if (!entry.isDirectory()) paths.push(path)
+      else if (depth < MAX_DEPTH) paths.push(...(await this.files(folder, path, depth + 1)))
+    }
+    return paths
+  }
+
+  async text(path: string): Promise<string | undefined> {
+    const read = async (file: FileHandle) => {
+      const { size } = await file.stat()
+      if (size > MAX_TEXT_BYTES) throw new Error(`it has ${size} bytes, which is too much for a file of its kind`)
+      return (await readOpened(file, size)).toString('utf8')
+    }
+    return await this.#reading(path, async () => await withRegularFile(await this.#locate(path), read))
+  }
+
+  async #reading<T>(path: string, read: () => Promise<T>): Promise<T | undefined> {
+    try {
+      return await read()
+    } catch (error) {
+      if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
+      this.unreadable.push(
+        isSystemError(error, 'EACCES', 'EPERM')
+          ? `corral may not read ${path}. Let its user read it and enter the folders above it, or copy the models.`
+          : `${path} cannot be read: ${errorMessage(error)}.`
+      )
+      return undefined
+    }
+  }
+
+  /** Inspects one file of a cache: its real path, its size and its first bytes. */
+  async file(path: string, link: string): Promise<CacheFile> {
+    try {
+      const source = await this.#locate(link)
+      // Excludes pipes and folders.
+      if (!(await lstat(source)).isFile()) return { path, source, size: 0, content: 'missing' }
+      return await withRegularFile(source, async (file): Promise<CacheFile> => {
+        const { size } = await file.stat()
+        const start = await readOpened(file, Math.min(size, START_SIZE))
+        const why = foreignStart(source, start)
+        if (why !== undefined) return { path, source, size, content: 'foreign', why }
+        return { path, source, size, content: start.toString('latin1', 0, 4) === 'GGUF' ? 'gguf' : 'other' }
+      })
+    } catch (error) {
+      if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'ELOOP')) return { path, source: link, size: 0, content: 'missing' }
+      return { path, source: link, size: 0, content: 'unreadable', why: errorMessage(error) }
+    }
+  }
+
+  async #isFolder(path: string): Promise<boolean> {
+    try {
+      return (await lstat(await this.#locate(path))).isDirectory()
+    } catch {
+      // Treat a dangling link as the file that it may have been.
+      return false
+    }
+  }
+}
+
+export interface CacheFile {
+  /** Relative to the model's folder, with forward slashes. */
+  path: string
+  /** Absolute, with symbolic links resolved. For a dangling link, the link itself. */
+  source: string
+  size: number
+  /** The kind of content by its first bytes, or why it could not be read. */
+  content: 'gguf' | 'foreign' | 'other' | 'missing' | 'unreadable'
+  /** Why it is unreadable, or a sentence about a foreign file. */
+  why?: string
+  claimedSha256?: string
+}
+
+/** A model in a cache, and its files that would be imported. */
+export interface Candidate {
+  found: string
+  name: ModelName
+  format: 'gguf' | 'safetensors'
+  /** Absolute path that identifies it: its first file, folder or manifest. */
+  path: string
+  files: (AdoptedFile & { size: number })[]
+  tag?: string
+  defaults?: ModelDefaults
+  hasGoTemplate?: boolean
+  /** Sentences about lost content, with the reasons. */
+  notes?: string[]
+  problem?: string
+}
+
+/** Removes duplicates. The first candidate without a problem wins. */
+export function withoutDuplicates(candidates: readonly Candidate[]): Candidate[] {
+  const byName = new Map<string, Candidate>()
+  for (const candidate of candidates) {
+    const present = byName.get(candidate.found)
+    if (!present || (present.problem && !candidate.problem)) byName.set(candidate.found, candidate)
+  }
+  return [...byName.values()]
+}
+
+export function fileProblem({ source, size, content, why }: CacheFile, format: Candidate['format']) {
+  if (content === 'missing') {
+    return `${source} is missing: its download was not finished, or it was deleted. Download the model again.`
+  }
+  if (content === 'unreadable') {
+    return `corral cannot read ${source} (${why}). Let its user read that file and enter the folders above it.`
+  }
+  if (content === 'foreign') return why
+  if (size === 0) return `${source} is empty: its download was not finished. Download the model again.`
+  if (format === 'gguf' && content !== 'gguf') {
+    return `${source} is not a GGUF file: it does not begin with the four letters "GGUF". Download the model again.`
+  }
+  return undefined
+}
+
+/** Returns a candidate's file under a name that every file system accepts. */
+export function toImportedFile(file: CacheFile, path: string, role: AdoptedFile['role']): Candidate['files'][number] {
+  const { source, size, claimedSha256 } = file
+  const stored = path.split('/').map(storedName).join('/')
+  return { source, path: stored, role, size, ...(claimedSha256 ? { claimedSha256 } : {}) }
+}
+
+const MAX_NAME_LENGTH = 96
+
+/** Returns a valid model name: characters that corral does not allow become `-`. @param variant empty for none */
+export function validName(owner: string, name: string, variant?: string): ModelName {
+  const bare = `${validPart(owner)}/${validPart(name)}`
+  return parseModelName(variant ? `${bare}:${validPart(variant)}` : bare)
+}
+
+function validPart(text: string): string {
+  const part = text
+    .replace(/[^A-Za-z0-9._-]+/g, '-')
+    .replace(/\.{2,}/g, '.')
+    .replace(/^[._-]+/, '')
+    .slice(0, MAX_NAME_LENGTH)
+    .replace(/[.-]+$/, '')
+  if (part === '') return 'model'
+  // Windows reserves some names for devices.
+  return /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)/i.test(part) ? `model-${part}`.slice(0, MAX_NAME_LENGTH) : part
+}
 
 /** Owner for repositories from the hub's first days, which had none. */
 const WITHOUT_OWNER = 'huggingface'
@@ -147,10 +323,8 @@ async function readModelFolder(folder: string, names: Names, disk: CacheDisk): P
   )
   const sources = new Map(files.map(({ path, source }) => [path, source]))
   const paths = [...sources.keys()]
-  const single = await singleFiles(paths, paths, async path => {
-    const file = await openRegularFile(sources.get(path)!)
-    return await readGgufHeader(path, file).finally(() => file.close())
-  })
+  const readHeader = (path: string) => withRegularFile(sources.get(path)!, file => readGgufHeader(path, file))
+  const single = await singleFiles(paths, paths, readHeader)
   return { ...names, folder, files, texts, single }
 }
 
@@ -164,3 +338,181 @@ export async function findLmStudio(folder: string, disk: CacheDisk): Promise<Can
   }
   return candidates
 }
+
+/** Finds the models in a folder of Ollama's, which has `manifests` and `blobs`. */
+export async function findOllama(folder: string, disk: CacheDisk): Promise<Candidate[]> {
+  const candidates: Candidate[] = []
+  const blobs: Blobs = { weights: new Map(), texts: new Map() }
+  for (const manifest of await readManifests(join(folder, 'manifests'), disk)) {
+    for (const { kind, sha256, size } of parseLayers(manifest.content) ?? []) {
+      const name = `sha256-${sha256}`
+      const path = join(folder, 'blobs', name)
+      if (WEIGHTS.has(kind) && !blobs.weights.has(sha256)) blobs.weights.set(sha256, await disk.file(name, path))
+      if (!SETTINGS.has(kind) || blobs.texts.has(sha256) || size > MAX_SETTING_BYTES) continue
+      blobs.texts.set(sha256, await disk.text(path))
+    }
+    candidates.push(planOllama(manifest, blobs))
+  }
+  return candidates
+}
+
+/** Files below Ollama's `blobs`, by digest: facts about the weights, and the settings as text. */
+interface Blobs {
+  weights: Map<string, CacheFile>
+  texts: Map<string, string | undefined>
+}
+
+async function readManifests(folder: string, disk: CacheDisk): Promise<OllamaManifest[]> {
+  const manifests: OllamaManifest[] = []
+  for (const file of await disk.files(folder)) {
+    const [host, namespace, model, tag, ...deeper] = file.split('/') as [string, string, string, ...string[]]
+    if (tag === undefined || deeper.length > 0) continue
+    const path = join(folder, host, namespace, model, tag)
+    const text = await disk.text(path)
+    if (text === undefined) continue
+    const { value: content } = await parseUntrustedJson(text)
+    manifests.push({ host, namespace, model, tag, path, content })
+  }
+  return manifests
+}
+
+/** A manifest below Ollama's `manifests/<host>/<namespace>/<model>/<tag>`. */
+interface OllamaManifest {
+  host: string
+  namespace: string
+  model: string
+  tag: string
+  path: string
+  content: unknown
+}
+
+const ManifestSchema = Type.Object({
+  layers: Type.Optional(
+    Type.Array(
+      Type.Object({
+        mediaType: Type.String(),
+        digest: Type.String({ pattern: '^sha256[:-][0-9a-f]{64}$' }),
+        size: Type.Number()
+      }),
+      { maxItems: 1000 }
+    )
+  )
+})
+
+const LAYER = 'application/vnd.ollama.image.'
+const WEIGHTS = new Set(['model', 'projector'])
+const SETTINGS = new Map([
+  ['system', 'system message'],
+  ['params', 'parameters'],
+  ['template', 'template'],
+  ['messages', 'messages'],
+  ['license', 'license']
+])
+/** A character takes up to four bytes, and JSON escapes some. */
+const MAX_SETTING_BYTES = 8 * MAX_DEFAULT_CHARACTERS
+
+/** Plans the import of a model. The tag becomes the variant, so that Ollama's name works here too. */
+export function planOllama(manifest: OllamaManifest, blobs: Blobs): Candidate {
+  const { namespace, model, tag, path } = manifest
+  const found = formatOllamaName(manifest)
+  const candidate: Candidate = { found, name: validName(namespace, model, tag), tag, format: 'gguf', path, files: [] }
+  const layers = parseLayers(manifest.content)
+  if (!layers) return { ...candidate, problem: `${path} is damaged. Pull the model again with Ollama.` }
+  const models = layers.filter(({ kind }) => kind === 'model')
+  const projectors = layers.filter(({ kind }) => kind === 'projector')
+  let problem = layersProblem(layers, models, projectors)
+  if (problem) return { ...candidate, problem }
+  for (const layer of [...models, ...projectors]) {
+    const role = layer === models[0] ? 'model' : 'projector'
+    const missing = { path: '', source: layer.sha256, size: 0, content: 'missing' as const }
+    const blob = blobs.weights.get(layer.sha256) ?? missing
+    const file = `${role === 'model' ? '' : 'mmproj-'}${model}-${tag}`.replace(/\.gguf$/i, '')
+    candidate.files.push(toImportedFile({ ...blob, claimedSha256: layer.sha256 }, `${file}.gguf`, role))
+    problem ??= fileProblem(blob, 'gguf') ?? sizeProblem(blob, layer)
+  }
+  return { ...candidate, ...readSettings(layers, blobs.texts), ...(problem && { problem }) }
+}
+
+const ParametersSchema = Type.Record(Type.String(), Type.Unknown())
+const MessagesSchema = Type.Array(Type.Object({ role: Type.String(), content: Type.Optional(Type.String()) }))
+
+/** Reads a model's settings. A setting that cannot be imported is named in the notes. The others are imported. */
+function readSettings(layers: readonly Layer[], texts: Blobs['texts']) {
+  const notes: string[] = []
+  const defaults: ModelDefaults = {}
+  const licenses: string[] = []
+  let hasGoTemplate = false as boolean
+  function take(what: string, given: NewDefaults): void {
+    try {
+      const { options, ...others } = readDefaults(given)
+      Object.assign(defaults, others, options && { options: { ...defaults.options, ...options } })
+    } catch (error) {
+      if (given.template && error instanceof CorralError && error.code === 'unsupported_capability') {
+        // A template that only repeats the prompt is not a chat template.
+        hasGoTemplate = !/^\s*\{\{-?\s*\.Prompt\s*-?\}\}\s*$/.test(given.template)
+      } else notes.push(`Its ${what} cannot be imported: ${errorMessage(error)}`)
+    }
+  }
+  for (const { kind, sha256 } of layers) {
+    const what = SETTINGS.get(kind)
+    if (what === undefined) continue
+    const text = texts.get(sha256)
+    if (text === undefined) notes.push(`Its ${what} cannot be imported: its file is missing, unreadable or too long.`)
+    else if (kind === 'license') licenses.push(text)
+    else if (kind === 'params') {
+      const { value, fault } = parseJson(text, ParametersSchema)
+      if (!value) notes.push(`Its ${what} cannot be imported: ${fault}.`)
+      for (const [name, setting] of Object.entries(value ?? {})) {
+        take(`parameter ${name}`, { parameters: { [name]: setting } })
+      }
+    } else if (kind === 'messages') {
+      const { value, fault } = parseJson(text, MessagesSchema)
+      if (value) take(what, { messages: value })
+      else notes.push(`Its ${what} cannot be imported: ${fault}.`)
+    } else take(what, { [kind]: text })
+  }
+  if (licenses.length > 0) take('license', { license: licenses })
+  return {
+    ...(Object.keys(defaults).length > 0 && { defaults }),
+    ...(hasGoTemplate && { hasGoTemplate }),
+    ...(notes.length > 0 && { notes })
+  }
+}
+
+function formatOllamaName({ host, namespace, model, tag }: OllamaManifest): string {
+  const library = host === 'registry.ollama.ai'
+  return `${library ? '' : `${host}/`}${library && namespace === 'library' ? '' : `${namespace}/`}${model}:${tag}`
+}
+
+function layersProblem(layers: Layer[], models: Layer[], projectors: Layer[]): string | undefined {
+  const has = (wanted: string) => layers.some(({ kind }) => kind === wanted)
+  const adapter = layers.find(({ kind }) => kind === 'adapter')
+  if (adapter) {
+    return (
+      `It is a LoRA adapter (blobs/sha256-${adapter.sha256}) on top of another model. Import that model, then name the ` +
+      "adapter's file in config.yaml (models.<name>.lora), or merge the two and import the result."
+    )
+  }
+  if (has('tensor')) {
+    return "It is in Ollama's own format (a file for each tensor), which llama.cpp does not read. Pull a GGUF of it."
+  }
+  if (models.length === 0) return "It has no weights on this machine: it runs on Ollama's servers, or is not a model."
+  if (models.length > 1 || projectors.length > 1) {
+    return `Ollama stores it in ${models.length + projectors.length} files that only Ollama can combine. Pull a GGUF of it.`
+  }
+  return undefined
+}
+
+function sizeProblem({ source, size }: CacheFile, layer: Layer): string | undefined {
+  if (size === layer.size) return undefined
+  return `${source} has ${size} bytes instead of ${layer.size}: its download was not finished, or it is damaged. Pull the model again with Ollama.`
+}
+
+function parseLayers(content: unknown) {
+  const { value } = checkJson(content, ManifestSchema)
+  if (!value) return undefined
+  return (value.layers ?? []).map(({ mediaType, digest, size }) => {
+    return { kind: mediaType.replace(LAYER, ''), sha256: digest.slice(-64), size }
+  })
+}
+type Layer = NonNullable<ReturnType<typeof parseLayers>>[number]

@@ -6,10 +6,9 @@ import writeFileAtomic from 'write-file-atomic'
 import { Path } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
-import { createCatalog } from './catalog.ts'
+import { createCatalog, currentAliases } from './catalog.ts'
 import { openLastScan } from './model-scan.ts'
 import { ModelStore } from './model-store.ts'
-import { currentAliases } from './short-names.ts'
 
 const DEMO_FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 

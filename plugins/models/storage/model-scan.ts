@@ -1,5 +1,14 @@
-import type { Dirent } from 'node:fs'
-import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync, statSync } from 'node:fs'
+import {
+  type Dirent,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  rmSync,
+  statSync
+} from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { basename, dirname, join, sep } from 'node:path'
 import { crc32 } from 'node:zlib'
@@ -10,7 +19,6 @@ import { bareName, modelKey } from '../../../core/models/model-name.ts'
 import { version } from '../../../core/system/package-info.ts'
 import {
   type CachedManifest,
-  hasSafetensors,
   MANIFEST_FILE,
   type Manifest,
   parseManifest,
@@ -18,7 +26,7 @@ import {
   shortManifest,
   withoutRevisions
 } from './manifest.ts'
-import { discardFolder, REVISION_MARK, removeEmptyFolders, STAGING_FOLDER } from './model-folders.ts'
+import { discardFolder, REVISION_MARK, removeEmptyFolders, STAGING_FOLDER } from './staging.ts'
 
 /**
  * Reads all manifests, and removes the leftovers of crashes: staging folders, revisions that no manifest names, and
@@ -148,7 +156,7 @@ async function clearLeftovers(
 }
 
 /** Raise this when the form of the file changes: older files are then ignored. */
-const LAYOUT = 2
+const LAYOUT = 3
 /** Changes within one tick of the file system's clock have the same time. FAT has the longest ticks. */
 const MAX_TICK_MS = 2000
 
@@ -201,7 +209,7 @@ export function openLastScan(file: string, models: string, now = Date.now()) {
     },
     async save(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void> {
       if (found < known.size || found < next.length) {
-        const list = next.map(({ path, marks, kept }) => [path, marks, hasSafetensors(kept)])
+        const list = next.map(({ path, marks }) => [path, marks])
         const texts = next.map(({ kept }) => kept.text ?? JSON.stringify(kept))
         const content = [JSON.stringify(list), ...texts].join('\n')
         try {
@@ -224,10 +232,8 @@ function readRows(file: string, identity: string): Map<string, Row> {
     const content = text.slice(end + 1)
     if (text.slice(0, end) !== `${identity} ${crc32(content)}`) return new Map()
     const [list, ...manifests] = content.split('\n')
-    const rows = JSON.parse(list!) as [path: string, marks: ChangeMarks, safetensors: boolean][]
-    return new Map(
-      rows.map(([path, marks, safetensors], at) => [path, { path, marks, kept: { text: manifests[at]!, safetensors } }])
-    )
+    const rows = JSON.parse(list!) as [path: string, marks: ChangeMarks][]
+    return new Map(rows.map(([path, marks], at) => [path, { path, marks, kept: { text: manifests[at]! } }]))
   } catch {
     // Fall back to the folders.
     return new Map()

@@ -12,12 +12,12 @@ import { bareName, type ModelName, modelKey, parseModelName } from '../../../cor
 import { isWhole } from '../../../core/models/stored-variant.ts'
 import { addTo } from '../../../core/system/collections.ts'
 import { KeyedQueue } from '../../../core/system/keyed-queue.ts'
-import { importAccess } from './import-access.ts'
-import { inspectFiles, inspectSource } from './import-source.ts'
+import { importAccess, inspectFiles, inspectSource } from './import-source.ts'
 import {
   findLabel,
   MANIFEST_FILE,
   type Manifest,
+  ModelIndex,
   shortManifest,
   type VariantRecord,
   variantNamed,
@@ -25,19 +25,19 @@ import {
   withVariant
 } from './manifest.ts'
 import type { ModelSource } from './model-files.ts'
-import {
-  discardFolder,
-  modelFolder,
-  placeRevision,
-  RevisionFolders,
-  removeEmptyFolders,
-  removeManifest,
-  writeManifest
-} from './model-folders.ts'
-import { ModelIndex } from './model-index.ts'
 import { type LastScan, scanModels } from './model-scan.ts'
 import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
-import { decidePlacement, type NewRevision, stageFiles } from './staging.ts'
+import {
+  createStagingFolder,
+  decidePlacement,
+  discardFolder,
+  modelFolder,
+  type NewRevision,
+  placeRevision,
+  removeEmptyFolders,
+  saveManifest,
+  stageFiles
+} from './staging.ts'
 
 type Intake = Waiting & {
   origin: Origin
@@ -48,38 +48,35 @@ type Intake = Waiting & {
 }
 
 /** The models on disk. Reads are answered from memory. Changes of one model run one after another. */
-export class ModelStore implements Storage {
+export class ModelStore extends ModelIndex implements Storage {
   readonly #models: string
   readonly #log: FastifyBaseLogger
-  readonly #index: ModelIndex
   /** Whole imports, which may take minutes. */
   readonly #imports = new KeyedQueue()
   /** Short changes of manifests. Separate, so that a removal does not wait for an import's copying. */
   readonly #changes = new KeyedQueue()
   readonly #listeners: ((variants: StoredVariant[]) => Promise<void>)[] = []
-  readonly #folders: RevisionFolders
+  /** How many hold a revision's folder. */
+  readonly #users = new Map<string, number>()
+  /** Held folders that no manifest names any longer, with the keys of their models. */
+  readonly #retired = new Map<string, string>()
   readonly #work = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
 
   importRoots: readonly string[]
-  onChange: () => void = () => {}
 
   private constructor(models: string, log: FastifyBaseLogger, importRoots: readonly string[]) {
+    super(message => log.warn(message))
     this.#models = models
     this.#log = log
     this.importRoots = importRoots
-    this.#index = new ModelIndex(
-      () => this.onChange(),
-      message => log.warn(message)
-    )
-    this.#folders = new RevisionFolders(models, log, (key, work) => void this.#tracked(this.#changes.run(key, work)))
   }
 
   /** Removes the leftovers of crashes. @param last the scan of the previous start, and the record for the next one */
   static async open(models: string, log: FastifyBaseLogger, importRoots: readonly string[] = [], last?: LastScan) {
     const store = new ModelStore(models, log, importRoots)
     for (const { key, directory, manifest } of await store.#explained(() => scanModels(models, log, last))) {
-      store.#index.put(key, directory, manifest)
+      store.put(key, directory, manifest)
     }
     if (last) void store.#tracked(last.save(log))
     return store
@@ -93,24 +90,12 @@ export class ModelStore implements Storage {
     await Promise.allSettled(this.#work)
   }
 
-  list(): StoredVariant[] {
-    return this.#index.list().slice()
-  }
-
-  safetensors(): StoredVariant[] {
-    return this.#index.safetensors()
-  }
-
-  variants(name: ModelName): StoredVariant[] {
-    return this.#index.variants(modelKey(name)).slice()
+  scratch(): Promise<string> {
+    return createStagingFolder(this.#models)
   }
 
   find(name: ModelName): StoredVariant | undefined {
-    return variantNamed(this.#index.variants(modelKey(name)), name)
-  }
-
-  namesakes(name: string): StoredVariant[][] {
-    return this.#index.namesakes(name.toLowerCase())
+    return variantNamed(this.variants(name), name)
   }
 
   get(name: ModelName): StoredVariant {
@@ -211,20 +196,20 @@ export class ModelStore implements Storage {
     const variants = this.variants(name)
     if (variants.length === 0) throw modelNotFound(name, [])
     const toDelete = name.variant === undefined ? variants : [this.get(name)]
-    this.#index.setHidden(key, toDelete, true)
+    this.setHidden(key, toDelete, true)
     return this.#changes.run(key, async () => {
       for (const result of await Promise.allSettled(this.#listeners.map(listener => listener(toDelete)))) {
         if (result.status === 'fulfilled') continue
         this.#log.error(result.reason, 'A plugin failed to release a model that is being removed')
       }
-      const directory = this.#index.directory(key)!
-      const rest = withoutRevisions(this.#index.manifest(key)!, new Set(toDelete.map(variant => variant.revision)))
+      const directory = this.directory(key)!
+      const rest = withoutRevisions(this.manifest(key)!, new Set(toDelete.map(variant => variant.revision)))
       try {
         await this.#explained(() => this.#write(key, directory, rest))
       } finally {
-        this.#index.setHidden(key, toDelete, false)
+        this.setHidden(key, toDelete, false)
       }
-      for (const variant of toDelete) await this.#folders.retire(key, variant.directory)
+      for (const variant of toDelete) await this.#retire(key, variant.directory)
       return toDelete
     })
   }
@@ -237,21 +222,17 @@ export class ModelStore implements Storage {
   async #makeDefault(variant: StoredVariant): Promise<StoredVariant> {
     if (variant.isDefault) return variant
     const key = modelKey(variant.model)
-    const manifest = { ...this.#index.manifest(key)!, default: variant.label }
-    await this.#explained(() => this.#write(key, this.#index.directory(key)!, manifest))
+    const manifest = { ...this.manifest(key)!, default: variant.label }
+    await this.#explained(() => this.#write(key, this.directory(key)!, manifest))
     return this.get(variant.model)
   }
 
   /** Writes a model's manifest, or deletes it and with it the model. */
   async #write(key: string, directory: string, manifest: Manifest | undefined): Promise<void> {
-    this.#index.keepDetails(key, new Set(manifest?.variants.map(({ revision }) => revision)))
-    if (manifest) {
-      await writeManifest(directory, manifest)
-      this.#index.put(key, directory, shortManifest(manifest))
-    } else {
-      await removeManifest(directory)
-      this.#index.delete(key)
-    }
+    this.keepDetails(key, new Set(manifest?.variants.map(({ revision }) => revision)))
+    await saveManifest(directory, manifest)
+    if (manifest) this.put(key, directory, shortManifest(manifest))
+    else this.delete(key)
   }
 
   onRemove(listener: (variants: StoredVariant[]) => Promise<void>): () => void {
@@ -259,12 +240,40 @@ export class ModelStore implements Storage {
   }
 
   hold({ directory }: StoredVariant): () => void {
-    return this.#folders.hold(directory)
+    this.#users.set(directory, (this.#users.get(directory) ?? 0) + 1)
+    let released = false
+    return () => {
+      if (released) return
+      released = true
+      const users = this.#users.get(directory)! - 1
+      this.#users.set(directory, users)
+      if (users > 0) return
+      this.#users.delete(directory)
+      const key = this.#retired.get(directory)
+      this.#retired.delete(directory)
+      // An import may be about to use the model's folder, which this could find empty and remove.
+      if (key !== undefined) void this.#tracked(this.#changes.run(key, () => this.#retire(key, directory)))
+    }
+  }
+
+  /** Deletes a folder that no manifest names any longer, now or when its last user releases it. */
+  async #retire(key: string, directory: string): Promise<void> {
+    if (this.#users.has(directory)) {
+      this.#retired.set(directory, key)
+      return
+    }
+    try {
+      await discardFolder(this.#models, directory)
+      await removeEmptyFolders(join(directory, '..'))
+    } catch (error) {
+      // The model is removed anyway. Only its disk space is not free yet.
+      this.#log.warn(error, `The files in ${directory} cannot be deleted now; corral tries again at its next start`)
+    }
   }
 
   /** Returns the folder for a new revision, unless the model's manifest could not be read. */
   async #folderFor(name: ModelName): Promise<string> {
-    const known = this.#index.directory(modelKey(name))
+    const known = this.directory(modelKey(name))
     if (known !== undefined) {
       // The user may have deleted it.
       await mkdir(known, { recursive: true })
@@ -282,16 +291,16 @@ export class ModelStore implements Storage {
   /** Writes a variant into its manifest. Returns it as written, since a removal may follow at any moment. */
   async #record(name: ModelName, directory: string, variant: VariantRecord, becomesDefault: boolean) {
     const key = modelKey(name)
-    const before = this.#index.manifest(key)
+    const before = this.manifest(key)
     const replaced = before && findLabel(before.variants, variant.label)
     // JSON drops undefined fields, so memory matches the disk.
     const next = withVariant(before, name, variant)
     if (becomesDefault) next.default = findLabel(next.variants, variant.label)!.label
     await this.#write(key, directory, JSON.parse(JSON.stringify(next)))
-    const stored = findLabel(this.#index.variants(key), variant.label)!
+    const stored = findLabel(this.variants(name), variant.label)!
     // The folder is the same if the old one was deleted by hand.
     if (replaced && replaced.revision !== variant.revision) {
-      await this.#folders.retire(key, join(directory, replaced.revision))
+      await this.#retire(key, join(directory, replaced.revision))
     }
     return stored
   }

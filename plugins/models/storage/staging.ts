@@ -1,21 +1,37 @@
-import { createHash } from 'node:crypto'
+import { createHash, randomBytes } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { constants, copyFile, type FileHandle, link, mkdir, open, rm, stat } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import {
+  constants,
+  copyFile,
+  type FileHandle,
+  link,
+  lstat,
+  mkdir,
+  open,
+  readdir,
+  rename,
+  rm,
+  rmdir,
+  stat,
+  writeFile
+} from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
 import type { OnCopied } from '../../../core/contracts/adopted-files.ts'
 import type { ModelDefaults, ModelMetadata, Origin } from '../../../core/contracts/models.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import type { StoredFile, StoredVariant } from '../../../core/contracts/storage.ts'
-import { isSystemError } from '../../../core/errors.ts'
+import { CorralError, isSystemError } from '../../../core/errors.ts'
 import type { ModelName } from '../../../core/models/model-name.ts'
 import { conflictingVariant, haveSameContent } from '../../../core/models/stored-variant.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
+import { namesIn } from '../../../core/system/folder-names.ts'
+import { writeJsonFile } from '../../../core/system/json-file.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { type FileIdentity, isSameFile, openRegularFile, pathOfOpened } from '../../../core/system/regular-file.ts'
-import { findLabel } from './manifest.ts'
-import { type ModelSource, refuseSource, type SourceFile } from './model-files.ts'
-import { createStagingFolder, discardFolder, syncFolder } from './model-folders.ts'
-import { templateCapabilities } from './model-metadata.ts'
+import { type FileIdentity, isSameFile, pathOfOpened, withRegularFile } from '../../../core/system/regular-file.ts'
+import { withShortLock } from '../../../core/system/short-lock.ts'
+import { synced } from '../../../core/system/synced.ts'
+import { findLabel, MANIFEST_FILE, type Manifest } from './manifest.ts'
+import { type ModelSource, refuseSource, type SourceFile, templateCapabilities } from './model-files.ts'
 import { labelTaken, modelExists } from './refusals.ts'
 
 /** A revision whose files are staged. */
@@ -38,6 +54,7 @@ export async function stageFiles(
   const total = sources.reduce((sum, file) => sum + file.size, 0)
   const folder = await createStagingFolder(models)
   try {
+    await writeFile(join(folder, REVISION_MARK), MARK_TEXT)
     const files: StoredFile[] = []
     const folders = new Set([folder])
     let completed = 0
@@ -78,7 +95,7 @@ export async function stageFiles(
       files.push({ path, size, sha256, role })
     }
     // A manifest that survives a power failure must not name files that did not.
-    for (const path of folders) await syncFolder(path)
+    for (const path of folders) await synced(path, 'folder')
     return { folder, files }
   } catch (error) {
     await discardFolder(models, folder)
@@ -124,8 +141,7 @@ interface TransferOptions {
  */
 export async function transferFile(source: string, target: string, options: TransferOptions): Promise<string> {
   options.signal?.throwIfAborted()
-  const file = await openRegularFile(source, options.identity)
-  try {
+  const bring = async (file: FileHandle) => {
     if (await linkFile(file, source, target, options)) {
       if (options.sha256 !== undefined) {
         options.onBytes?.((await stat(target)).size)
@@ -145,9 +161,8 @@ export async function transferFile(source: string, target: string, options: Tran
     } finally {
       await copy.close()
     }
-  } finally {
-    await file.close()
   }
+  return await withRegularFile(source, bring, options.identity)
 }
 
 async function linkFile(file: FileHandle, source: string, target: string, { allowHardLink, sha256 }: TransferOptions) {
@@ -259,4 +274,82 @@ function withDefaults(files: StoredFile[], metadata: ModelMetadata, defaults: Mo
   const others = metadata.capabilities.filter(capability => capability !== 'tools' && capability !== 'thinking')
   const byTemplate = others.includes('completion') ? templateCapabilities(chatTemplate) : []
   return { metadata: { ...metadata, chatTemplate, capabilities: [...others, ...byTemplate] }, defaults, digest }
+}
+
+/** For files that are not yet, or no longer, part of a model. Owners' names cannot begin with a dot. */
+export const STAGING_FOLDER = '.staging'
+/** A file in each revision's folder that shows corral made it. Only such folders are deleted at a start. */
+export const REVISION_MARK = '.corral-revision'
+const MARK_TEXT = 'Made by corral. A folder with this file that no manifest.json names is deleted when corral starts.\n'
+
+/** Creates an empty folder on the disk of the models. */
+export async function createStagingFolder(models: string): Promise<string> {
+  const folder = join(models, STAGING_FOLDER, randomBytes(8).toString('hex'))
+  await mkdir(folder, { recursive: true })
+  return folder
+}
+
+/** Moves a folder to the staging folder, then deletes its files. A crash in between leaves a staging folder. */
+export async function discardFolder(models: string, folder: string): Promise<void> {
+  let toDelete = folder
+  if (basename(dirname(folder)) !== STAGING_FOLDER) {
+    const aside = join(models, STAGING_FOLDER, randomBytes(8).toString('hex'))
+    try {
+      await mkdir(dirname(aside), { recursive: true })
+      await rename(folder, aside)
+      toDelete = aside
+    } catch {
+      // The folder is gone, or open files on Windows or a full disk prevent the move. Delete it in place.
+    }
+  }
+  await rm(toDelete, { recursive: true, force: true, maxRetries: 3 })
+}
+
+/** Returns a model's folder, in the spelling that exists, and creates it if necessary. @throws CorralError */
+export async function modelFolder(models: string, name: ModelName): Promise<string> {
+  let folder = models
+  for (const segment of [name.owner, name.name]) {
+    const present = (await namesIn(folder)).find(entry => entry.toLowerCase() === segment.toLowerCase())
+    folder = join(folder, present ?? segment)
+    // Recursive: the removal of another model may just have deleted the owner's empty folder.
+    if (!present) await mkdir(folder, { recursive: true })
+    if (!(await lstat(folder)).isDirectory()) {
+      throw new CorralError(
+        'invalid_request',
+        `${folder} is not a folder but a file or a symbolic link, and models are stored inside ${models} only. ` +
+          'Move it away, or use another name.',
+        { param: 'name' }
+      )
+    }
+  }
+  return folder
+}
+
+/** Moves a staged folder beside the manifest, which does not name it yet. @returns the folder name used */
+export async function placeRevision(staged: string, model: string, name: string): Promise<string> {
+  const taken = new Set(await readdir(model))
+  let free = name
+  for (let number = 2; taken.has(free); number++) free = `${name}-${number}`
+  await rename(staged, join(model, free))
+  return free
+}
+
+/** Writes a model's manifest atomically and durably, or deletes it and with it the model. Only this takes effect. */
+export async function saveManifest(model: string, manifest: Manifest | undefined): Promise<void> {
+  const path = join(model, MANIFEST_FILE)
+  if (manifest) await withShortLock(path, () => writeJsonFile(path, manifest))
+  // A lock would fail on a full disk.
+  else await rm(path, { force: true })
+  await synced(model, 'folder')
+}
+
+export async function removeEmptyFolders(model: string): Promise<void> {
+  for (const folder of [model, dirname(model)]) {
+    try {
+      await rmdir(folder)
+    } catch (error) {
+      if (isSystemError(error, 'ENOTEMPTY', 'EEXIST', 'ENOENT')) return
+      throw error
+    }
+  }
 }

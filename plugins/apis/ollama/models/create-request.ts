@@ -6,9 +6,9 @@ import type { Model, ModelDefaults } from '../../../../core/contracts/models.ts'
 import type { StoredFile } from '../../../../core/contracts/storage.ts'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { Given, Loose, Titled } from '../../../../core/http/request-fields.ts'
-import { foreignStart, START_SIZE } from '../../../../core/models/foreign-start.ts'
-import { readGguf } from '../../../../core/models/gguf-file.ts'
+import { foreignStart, readGguf, START_SIZE } from '../../../../core/models/gguf-file.ts'
 import { shardNames, storedName } from '../../../../core/models/gguf-file-name.ts'
+import { describesSafetensors, isTokenizer } from '../../../../core/models/model-folder.ts'
 import {
   MAX_DEFAULT_CHARACTERS,
   readDefaults,
@@ -16,7 +16,6 @@ import {
   withoutEmpty
 } from '../../../../core/models/new-defaults.ts'
 import { optionName } from '../../../../core/models/options.ts'
-import { describesSafetensors, isTokenizer } from '../../../../core/models/safetensors-layout.ts'
 import { readOpened } from '../../../../core/system/regular-file.ts'
 import { parseDigest } from './blobs.ts'
 

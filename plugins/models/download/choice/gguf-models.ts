@@ -2,12 +2,24 @@ import type { HubFile } from '../../../../core/contracts/hubs.ts'
 import {
   companionFinder,
   type FileRole,
+  ggufIdentity,
+  ggufPurpose,
   labelFromFileName,
   parseGgufFileName,
   shardNames
 } from '../../../../core/models/gguf-file-name.ts'
-import { ggufIdentity, ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
-import { baseName, byPath, type Headers, parentFolder, totalSize } from './choice.ts'
+
+/** The first keys of GGUF files that were read, by path. */
+export type Headers = ReadonlyMap<string, Record<string, unknown>>
+
+/** In byte order: the order of a hub's listing must not change the choice. */
+export const byPath = (a: { path: string }, b: { path: string }) => (a.path < b.path ? -1 : Number(a.path > b.path))
+
+export const parentFolder = (path: string) => path.slice(0, path.lastIndexOf('/') + 1)
+export const baseName = (path: string) => path.slice(path.lastIndexOf('/') + 1)
+
+export const totalSize = (files: readonly { size: number | undefined }[]) =>
+  files.reduce((sum, file) => sum + (file.size ?? 0), 0)
 
 export interface GgufCandidate {
   /** Unique in the repository: the quantization if that is enough. */

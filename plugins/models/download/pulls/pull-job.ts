@@ -1,29 +1,28 @@
-import { EventEmitter, once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type {
-  FileMirror,
+  FileProgress,
   OnPullEvent,
   PlannedDownload,
   Pull,
   PullPlan,
   PullRecord
 } from '../../../../core/contracts/downloads.ts'
-import type { Hooks } from '../../../../core/contracts/hooks.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { toCorralError } from '../../../../core/http/native-error.ts'
 import { bareName } from '../../../../core/models/model-name.ts'
-import { untilAborted } from '../../../../core/system/abort-signals.ts'
+import { untilAborted, withResolver } from '../../../../core/system/abort-signals.ts'
 import { diskRefusal } from '../../../../core/system/disk-space.ts'
 import { readJsonFile, writeJsonFile } from '../../../../core/system/json-file.ts'
-import { refusal } from '../choice/choice.ts'
+import { refusal } from '../choice/choose-files.ts'
 import type { TransferredFile } from '../transfer/transfers.ts'
-import type { FairQueue, Place } from './fair-queue.ts'
+import type { Place } from './fair-queue.ts'
 import {
+  allowedAddresses,
+  type DownloadContext,
   dropChangedPartials,
   fetchedBytes,
   fileTarget,
@@ -31,9 +30,7 @@ import {
   plannedOrigin,
   sameFiles,
   variantWithFiles
-} from './pull-files.ts'
-import { allowedAddresses, type PlannerContext } from './pull-planner.ts'
-import { PullProgress } from './pull-progress.ts'
+} from './pull-planner.ts'
 
 /** The record of a pull, in its folder. */
 export const JOB_FILE = 'job.json'
@@ -78,25 +75,13 @@ export async function readJob(folder: string): Promise<JobRecord> {
   return job as JobRecord
 }
 
-export interface PullContext extends Pick<PlannerContext, 'storage' | 'transfers' | 'findHub' | 'privateAddresses'> {
-  mirrors: readonly FileMirror[]
-  queue: FairQueue
-  /** Milliseconds after the last watcher has left. */
-  pauseAfter: number
-  /** Minimum and maximum milliseconds before a retry of a detached pull whose hub does not answer. */
-  retryPauses: readonly [number, number]
-  hooks: Pick<Hooks, 'pullFinished' | 'pullFailed' | 'stateChanged'>
-  onReceived(bytes: number): void
-  log: FastifyBaseLogger
-}
-
 const RETRIED = new Set(['hub_unreachable', 'hub_rate_limited'])
 
 /** One pull: its state, files and watchers. Its operations run one at a time, beside the transfer. */
 export class PullJob implements Pull {
   readonly folder: string
   readonly warnings: string[] = []
-  readonly #context: PullContext
+  readonly #context: DownloadContext
   readonly #onEnd: () => void
   #job: JobRecord
   #progress: PullProgress
@@ -106,9 +91,8 @@ export class PullJob implements Pull {
   isStored = false
   /** Set when the pull is done or cancelled. */
   #outcome: Outcome | undefined
-  /** Emits `outcome` and `waiting` for the clients that watch. */
-  readonly #outcomes = new EventEmitter().setMaxListeners(0)
-  #watchers = 0
+  /** The clients that watch. */
+  readonly #watchers = new Set<{ settle(outcome: Outcome): void; onWaiting(): void }>()
   #pauseTimer: NodeJS.Timeout | undefined
   #retryTimer: NodeJS.Timeout | undefined
   #retries = 0
@@ -116,7 +100,13 @@ export class PullJob implements Pull {
   #lastOperation: Promise<unknown> = Promise.resolve()
 
   /** `completed` has the bytes of each file on disk. `onEnd` is called when the pull's files are removed. */
-  constructor(job: JobRecord, completed: readonly number[], folder: string, context: PullContext, onEnd: () => void) {
+  constructor(
+    job: JobRecord,
+    completed: readonly number[],
+    folder: string,
+    context: DownloadContext,
+    onEnd: () => void
+  ) {
     this.folder = folder
     this.#context = context
     this.#onEnd = onEnd
@@ -148,7 +138,7 @@ export class PullJob implements Pull {
       model: `${bareName(plan.name)}:${plan.label}`,
       state: this.#retryTimer ? 'paused' : this.#run?.place.isWaiting ? 'waiting' : state,
       detached,
-      watchers: this.#watchers,
+      watchers: this.#watchers.size,
       origin: plan.repository.address,
       created_at: createdAt,
       completed: files.reduce((sum, file) => sum + file.completed, 0),
@@ -165,19 +155,17 @@ export class PullJob implements Pull {
     if (!outcome) {
       signal.throwIfAborted()
       clearTimeout(this.#pauseTimer)
-      this.#watchers += 1
+      const { promise, resolve: settle } = withResolver<Outcome>()
+      const watcher = { settle, onWaiting }
+      this.#watchers.add(watcher)
       this.#changed()
       const stopListening = this.#progress.listen(onEvent)
-      this.#outcomes.on('waiting', onWaiting)
       if (this.#run?.place.isWaiting) onWaiting()
       try {
-        outcome = (await once(this.#outcomes, 'outcome', { signal }))[0] as Outcome
-      } catch {
-        throw signal.reason
+        outcome = await untilAborted(promise, signal)
       } finally {
         stopListening()
-        this.#outcomes.off('waiting', onWaiting)
-        this.#watchers -= 1
+        this.#watchers.delete(watcher)
         this.#changed()
         this.#armPause()
       }
@@ -266,7 +254,7 @@ export class PullJob implements Pull {
   /** @param options.unlessShared see `Downloads.pause` */
   pause({ unlessShared = false }: { unlessShared?: boolean } = {}): Promise<void> {
     return this.#serial(async () => {
-      if (unlessShared && (this.#watchers > 1 || this.#job.detached)) return
+      if (unlessShared && (this.#watchers.size > 1 || this.#job.detached)) return
       await this.#pause('It was paused.')
     })
   }
@@ -355,7 +343,7 @@ export class PullJob implements Pull {
   async #fetchInTurn(signal: AbortSignal): Promise<TransferredFile[]> {
     for (;;) {
       const { place } = this.#run!
-      if (place.isWaiting) this.#outcomes.emit('waiting')
+      if (place.isWaiting) for (const { onWaiting } of this.#watchers) onWaiting()
       try {
         await untilAborted(place.begun, signal)
         this.#changed()
@@ -467,7 +455,7 @@ export class PullJob implements Pull {
     const { model, origin } = this.record()
     log.warn({ err: failure.cause, code: failure.code }, `The pull of ${model}: ${reason}`)
     hooks.pullFailed({ model, origin, code: failure.code })
-    this.#outcomes.emit('outcome', { error: failure })
+    this.#settle({ error: failure })
     await this.#save({ state: isRetried ? 'downloading' : 'failed', reason })
   }
 
@@ -494,12 +482,12 @@ export class PullJob implements Pull {
     await run?.ended
     if (this.#outcome) return
     this.#stopped = reason
-    this.#outcomes.emit('outcome', { error: reason })
+    this.#settle({ error: reason })
   }
 
   #armPause(): void {
     clearTimeout(this.#pauseTimer)
-    const isUnwatched = () => this.#run && this.#watchers === 0 && !this.#job.detached
+    const isUnwatched = () => this.#run && this.#watchers.size === 0 && !this.#job.detached
     const pause = async () => {
       if (isUnwatched() && this.#job.state !== 'storing') await this.#pause('No client was watching it any longer.')
     }
@@ -511,7 +499,11 @@ export class PullJob implements Pull {
     this.#outcome = outcome
     this.#onEnd()
     this.#changed()
-    this.#outcomes.emit('outcome', outcome)
+    this.#settle(outcome)
+  }
+
+  #settle(outcome: Outcome): void {
+    for (const { settle } of this.#watchers) settle(outcome)
   }
 
   /** Removes the folder. The record is removed first, so that a crash in between leaves nothing to continue. */
@@ -548,4 +540,72 @@ function pullFailure(error: unknown, { name }: PullPlan): CorralError {
   return (
     diskRefusal(error, `The pull of "${bareName(name)}" stopped and can be resumed`, 'models') ?? toCorralError(error)
   )
+}
+
+const SPEED_WINDOW_MS = 5_000
+/** A shorter time says little about the speed. */
+const MIN_SPEED_MS = 125
+
+type FileState = Omit<FileProgress, 'total'> & { total: number | undefined }
+
+/** A pull's progress, as the transfer reports it at a limited rate. */
+export class PullProgress {
+  readonly #files: FileState[]
+  readonly #listeners = new Set<OnPullEvent>()
+  /** Files that this run has reported. Bytes from before the run do not count towards the speed. */
+  readonly #reported = new Set<FileState>()
+  #samples: { at: number; received: number }[] = []
+  /** Bytes received since this object was created. */
+  received = 0
+
+  /** @param completed bytes of each file that are on disk */
+  constructor(plan: PullPlan, completed: readonly number[] = []) {
+    this.#files = plan.files.map(({ path, size }, index) => ({ path, completed: completed[index] ?? 0, total: size }))
+  }
+
+  files(): FileProgress[] {
+    return this.#files.flatMap(({ total, ...file }) => (total === undefined ? [] : [{ ...file, total }]))
+  }
+
+  speed(now = performance.now()): number {
+    const first = this.#samples.find(({ at }) => now - at <= SPEED_WINDOW_MS)
+    if (!first || now - first.at < 1) return 0
+    return Math.round(((this.received - first.received) * 1000) / Math.max(now - first.at, MIN_SPEED_MS))
+  }
+
+  resetSpeed(): void {
+    this.#reported.clear()
+    this.#samples = []
+  }
+
+  report(index: number, completed: number, total: number): number {
+    const file = this.#files[index]!
+    const grown = Math.max(0, completed - file.completed)
+    const now = performance.now()
+    if (this.#reported.has(file)) this.received += grown
+    this.#reported.add(file)
+    this.#samples.push({ at: now, received: this.received })
+    while (this.#samples.length > 1 && now - this.#samples[0]!.at > SPEED_WINDOW_MS) this.#samples.shift()
+    this.#change(file, completed, total)
+    return grown
+  }
+
+  finish(sizes: number[]): void {
+    for (const [index, file] of this.#files.entries()) this.#change(file, sizes[index]!, sizes[index]!)
+    this.resetSpeed()
+  }
+
+  /** Reports all files, then changes. @returns a function that stops it */
+  listen(listener: OnPullEvent): () => void {
+    this.#listeners.add(listener)
+    const files = this.files()
+    if (files.length > 0) listener(files)
+    return () => void this.#listeners.delete(listener)
+  }
+
+  #change(file: FileState, completed: number, total: number): void {
+    if (file.completed === completed && file.total === total) return
+    Object.assign(file, { completed, total })
+    for (const listener of this.#listeners) listener([{ path: file.path, completed, total }])
+  }
 }

@@ -1,17 +1,20 @@
 import { randomBytes } from 'node:crypto'
-import { mkdir, readFile, rm } from 'node:fs/promises'
-import { join } from 'node:path'
+import { link, mkdir, readFile, rm, stat } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
 import { nearest } from '../../../../core/config/suggestion.ts'
 import type { Conversion } from '../../../../core/contracts/conversion.ts'
-import type { PullPlan, PullRequest } from '../../../../core/contracts/downloads.ts'
+import type { FileMirror, PlannedDownload, PullPlan, PullRequest } from '../../../../core/contracts/downloads.ts'
 import type { Engines } from '../../../../core/contracts/engines.ts'
 import type { Hardware } from '../../../../core/contracts/hardware.ts'
+import type { Hooks } from '../../../../core/contracts/hooks.ts'
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../../core/contracts/hubs.ts'
-import type { Catalog, Model } from '../../../../core/contracts/models.ts'
+import type { Catalog, Model, Origin } from '../../../../core/contracts/models.ts'
 import type { Waiting } from '../../../../core/contracts/progress.ts'
 import { requireFiles, type Storage, type StoredVariant } from '../../../../core/contracts/storage.ts'
-import { CorralError } from '../../../../core/errors.ts'
+import { CorralError, whenMissing } from '../../../../core/errors.ts'
 import { ggufStart } from '../../../../core/models/gguf-file.ts'
+import { safetensorsLabel } from '../../../../core/models/model-folder.ts'
 import {
   bareName,
   formatModelName,
@@ -22,23 +25,30 @@ import {
   publicModelName,
   type RequestedName
 } from '../../../../core/models/model-name.ts'
-import { conflictingVariant, originInWords } from '../../../../core/models/stored-variant.ts'
+import { conflictingVariant, isWhole, originInWords } from '../../../../core/models/stored-variant.ts'
 import { EVERY_ADDRESS } from '../../../../core/system/allowed-address.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../../core/system/data-paths.ts'
 import { printable } from '../../../../core/system/printable.ts'
 import { parseUntrustedJson } from '../../../../core/system/untrusted-json.ts'
-import { type MemoryFacts, refusal, requireFewModelFiles } from '../choice/choice.ts'
-import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
+import {
+  chooseFiles,
+  filesToRead,
+  type MemoryFacts,
+  refusal,
+  requireFewModelFiles,
+  weightsFromIndex
+} from '../choice/choose-files.ts'
 import { KNOWN_NAMES, knownName } from '../choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
-import { safetensorsLabel, weightsFromIndex } from '../choice/safetensors-choice.ts'
+import { hashFile } from '../transfer/digests.ts'
 import { readFileStart } from '../transfer/file-source.ts'
+import { partialBytes, removePartial } from '../transfer/part-file.ts'
 import { diskSpace } from '../transfer/transfer-errors.ts'
 import type { Transfers } from '../transfer/transfers.ts'
-import { hubOrigin, missingBytes, variantWithFiles } from './pull-files.ts'
+import type { FairQueue } from './fair-queue.ts'
 
-export interface PlannerContext {
+export interface DownloadContext {
   storage: Storage
   catalog: Pick<Catalog, 'find' | 'get'>
   transfers: Transfers
@@ -50,12 +60,21 @@ export interface PlannerContext {
   memory: () => Promise<MemoryFacts>
   privateAddresses: readonly string[]
   partial(plan: Pick<PullPlan, 'name' | 'label'>): string | undefined
+  mirrors: readonly FileMirror[]
+  queue: FairQueue
+  /** Milliseconds after the last watcher has left. */
+  pauseAfter: number
+  /** Minimum and maximum milliseconds before a retry of a detached pull whose hub does not answer. */
+  retryPauses: readonly [number, number]
+  hooks: Pick<Hooks, 'pullFinished' | 'pullFailed' | 'stateChanged'>
+  onReceived(bytes: number): void
+  log: FastifyBaseLogger
 }
 
 /** Maximum size of a config or index file that is read before files are chosen. */
 const MAX_DESCRIPTION_BYTES = 64_000_000
 /** Returns the private addresses that a pull may contact. @param isLocal made over the private socket */
-export const allowedAddresses = ({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) =>
+export const allowedAddresses = ({ privateAddresses }: Pick<DownloadContext, 'privateAddresses'>, isLocal: boolean) =>
   isLocal ? [EVERY_ADDRESS] : privateAddresses
 
 /** `owner/name:tag`, or parts of it. Never an address of a hub. */
@@ -65,7 +84,7 @@ const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 
 type Locate = (file: HubFile) => Promise<FileLocation>
 
-export async function planPull(context: PlannerContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
+export async function planPull(context: DownloadContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
   const { storage, paths, hubs, findHub, search } = context
   const known = resolveName(context, request.model)
   if (known && 'here' in known) return presentPlan(known.here, `It ${originInWords(known.here.origin)}.`)
@@ -155,7 +174,7 @@ type Meaning = { here: StoredVariant } | { model: string; reason?: string }
  * @returns undefined for names and addresses of hubs
  * @throws CorralError `repo_not_found` for an unknown short name; `model_not_found` if it is ambiguous
  */
-function resolveName({ catalog, hubs }: PlannerContext, text: string): Meaning | undefined {
+function resolveName({ catalog, hubs }: DownloadContext, text: string): Meaning | undefined {
   const whole = text.trim()
   const isHubs = hubs.some(({ prefixes }) =>
     prefixes.some(prefix => whole.toLowerCase().startsWith(prefix.toLowerCase()))
@@ -185,7 +204,7 @@ function resolveName({ catalog, hubs }: PlannerContext, text: string): Meaning |
 }
 
 /** Returns the model that a name means here. A missing variant may be at the model's hub. */
-function modelHere(catalog: PlannerContext['catalog'], name: RequestedName): Model | undefined {
+function modelHere(catalog: DownloadContext['catalog'], name: RequestedName): Model | undefined {
   try {
     return catalog.find(name) ?? catalog.get({ ...name, variant: undefined })
   } catch (error) {
@@ -263,7 +282,7 @@ function withReferences(error: unknown, { prefixes }: Hub, id: string, revision?
 }
 
 async function choose(
-  context: PlannerContext,
+  context: DownloadContext,
   repository: HubRepository,
   wanted: PullReference,
   locate: Locate,
@@ -292,7 +311,7 @@ async function choose(
 }
 
 /** @throws CorralError `unsupported_capability` if llama.cpp's converter does not support the model */
-async function conversionDoubts({ conversion }: PlannerContext, { id, address }: HubRepository, config: unknown) {
+async function conversionDoubts({ conversion }: DownloadContext, { id, address }: HubRepository, config: unknown) {
   const { architecture, supported } = await conversion.supports(config)
   const shown = architecture === undefined ? 'which config.json does not name' : printable(architecture, 100)
   if (supported) return []
@@ -313,7 +332,7 @@ async function readHeaders(files: readonly HubFile[], paths: string[], locate: L
 }
 
 async function readJson(
-  { paths, transfers }: PlannerContext,
+  { paths, transfers }: DownloadContext,
   repository: HubRepository,
   path: string,
   locate: Locate,
@@ -400,4 +419,112 @@ export async function diskRoom(folder: string, missing: number): Promise<PullPla
   const { free: available, reserve } = await diskSpace(folder)
   const required = missing === 0 ? 0 : missing + reserve
   return { required, available, fits: available >= required }
+}
+
+// ---- in the folder of a pull ---------------------------------------------------------------------------------------
+
+export const fileTarget = (folder: string, { storedPath }: Pick<PlannedDownload, 'storedPath'>): string =>
+  join(folder, 'files', ...storedPath.split('/'))
+
+/** Identifies the content of each file by its stored path: its digest, otherwise its revision. */
+function contentByPath({ repository: { hub, id, revision }, files }: PullPlan): Map<string, string> {
+  return new Map(
+    files.map(file => [file.storedPath, file.sha256 ?? file.gitSha1 ?? `${hub} ${id} ${revision} ${file.path}`])
+  )
+}
+
+export function sameFiles(one: PullPlan, other: PullPlan): boolean {
+  const [left, right] = [contentByPath(one), contentByPath(other)]
+  return left.size === right.size && [...left].every(([path, content]) => right.get(path) === content)
+}
+
+/** Removes files and partial data of one plan whose content differs in another plan. */
+export async function dropChangedPartials(folder: string, from: PullPlan, to: PullPlan): Promise<void> {
+  const kept = contentByPath(to)
+  for (const [storedPath, content] of contentByPath(from)) {
+    if (kept.get(storedPath) === content) continue
+    const target = fileTarget(folder, { storedPath })
+    await rm(target, { force: true })
+    await removePartial(target)
+  }
+}
+
+export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'files'>): Promise<number[]> {
+  const completed: number[] = []
+  for (const file of files) {
+    const target = fileTarget(folder, file)
+    const found = await stat(target).catch(whenMissing)
+    completed.push(found?.size ?? (await partialBytes(target)))
+  }
+  return completed
+}
+
+// ---- in storage ----------------------------------------------------------------------------------------------------
+
+export const plannedOrigin = ({ origin, repository }: Pick<PullPlan, 'origin' | 'repository'>): Origin =>
+  origin ?? hubOrigin(repository)
+
+/** Returns the recorded origin of a hub's model. It names no server, since mirrors are the same origin. */
+export function hubOrigin({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
+  // An id that is an address may be signed.
+  return { kind: 'hub', from: id.includes('://') ? address : `${hub}:${id}`, revision }
+}
+
+/** Returns the variant that has exactly a plan's files, still on disk. */
+export async function variantWithFiles(
+  plan: Pick<PullPlan, 'label' | 'format' | 'files' | 'repository' | 'origin'>,
+  variants: StoredVariant[]
+): Promise<StoredVariant | undefined> {
+  const isLabelled = ({ label }: StoredVariant) => label.toLowerCase() === plan.label.toLowerCase()
+  for (const variant of [...variants].sort((a, b) => Number(isLabelled(b)) - Number(isLabelled(a)))) {
+    if (variant.format !== plan.format || variant.files.length !== plan.files.length) continue
+    const has = await Promise.all(plan.files.map(file => hasFile(variant, file, plannedOrigin(plan))))
+    if (has.every(Boolean) && (await isWhole(variant))) return variant
+  }
+  return undefined
+}
+
+async function hasFile({ directory, files, origin }: StoredVariant, file: PlannedDownload, from: Origin) {
+  const { sha256, gitSha1, size } = file
+  if (sha256) return files.some(stored => stored.role === file.role && stored.sha256 === sha256)
+  const stored = files.find(({ path }) => path === file.storedPath)
+  if (!stored || (size !== undefined && stored.size !== size)) return false
+  const isSameOrigin = origin.kind === 'hub' && origin.from === from.from
+  // The content of a revision never changes.
+  if (isSameOrigin && origin.revision === from.revision) return true
+  if (!gitSha1) return isSameOrigin && size !== undefined
+  // Computed each time, since only small files lack a SHA-256.
+  const digests = await hashFile(join(directory, stored.path), stored.size, true).catch(whenMissing)
+  return digests?.gitSha1 === gitSha1
+}
+
+/** Returns the files of a plan that variants already have, with their absolute paths there. */
+function storedFiles({ files }: Pick<PullPlan, 'files'>, variants: StoredVariant[]) {
+  const all = variants.flatMap(({ directory, files }) => files.map(stored => ({ directory, ...stored })))
+  return files.flatMap(file => {
+    const same = file.sha256 === undefined ? undefined : all.findLast(({ sha256 }) => sha256 === file.sha256)
+    return same ? [{ file, source: join(same.directory, ...same.path.split('/')) }] : []
+  })
+}
+
+/** Returns the bytes of a plan's files that still have to be downloaded. @param folder of an unfinished pull */
+export async function missingBytes(
+  plan: Pick<PullPlan, 'files'>,
+  folder: string | undefined,
+  variants: StoredVariant[]
+): Promise<number> {
+  const stored = new Set(storedFiles(plan, variants).map(({ file }) => file))
+  const fetched = folder === undefined ? [] : await fetchedBytes(folder, plan)
+  const missing = plan.files.map((file, index) => Math.max(0, (file.size ?? 0) - (fetched[index] ?? 0)))
+  return missing.reduce((sum, bytes, index) => sum + (stored.has(plan.files[index]!) ? 0 : bytes), 0)
+}
+
+/** Links files that other variants already have, for example a projector. The transfer verifies them too. */
+export async function linkStored(plan: PullPlan, folder: string, variants: StoredVariant[]): Promise<void> {
+  for (const { file, source } of storedFiles(plan, variants)) {
+    const target = fileTarget(folder, file)
+    await mkdir(dirname(target), { recursive: true })
+    // If the target exists, or the source cannot be linked or was deleted, the transfer verifies or downloads it.
+    await link(source, target).catch(() => undefined)
+  }
 }

@@ -1,6 +1,9 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
+import { stat } from 'node:fs/promises'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
+import { whenMissing } from '../../../../core/errors.ts'
+import type { TransferFile, TransferredFile } from './transfers.ts'
 
 /** A file whose digest is computed while it is written. The messages below use its own port. */
 export interface DigestJob {
@@ -36,6 +39,34 @@ export async function hashFile(path: string, size: number, git: boolean, signal?
   }
   const [sha256, gitSha1] = hashes.map(hash => hash.digest('hex'))
   return { sha256: sha256!, gitSha1 }
+}
+
+export interface Mismatch {
+  expected: string
+  got: string
+}
+
+export function compareDigests(
+  expected: Pick<TransferFile, 'sha256' | 'gitSha1'>,
+  sha256: string,
+  gitSha1: string | undefined
+): Mismatch | undefined {
+  if (expected.sha256 !== undefined && expected.sha256.toLowerCase() !== sha256) {
+    return { expected: `SHA-256 ${expected.sha256}`, got: sha256 }
+  }
+  if (expected.gitSha1 !== undefined && expected.gitSha1.toLowerCase() !== gitSha1) {
+    return { expected: `git SHA-1 ${expected.gitSha1}`, got: gitSha1 ?? 'none' }
+  }
+  return undefined
+}
+
+/** Verifies an existing target. Returns undefined if there is none, or its content is wrong. */
+export async function checkTarget(file: TransferFile, signal: AbortSignal): Promise<TransferredFile | undefined> {
+  const found = await stat(file.target).catch(whenMissing)
+  const isKnown = (file.size ?? file.sha256 ?? file.gitSha1) !== undefined
+  if (!found?.isFile() || !isKnown || (file.size ?? found.size) !== found.size) return undefined
+  const { sha256, gitSha1 } = await hashFile(file.target, found.size, file.gitSha1 !== undefined, signal)
+  return compareDigests(file, sha256, gitSha1) ? undefined : { size: found.size, sha256 }
 }
 
 export type FileDigest = ReturnType<Digests['follow']>

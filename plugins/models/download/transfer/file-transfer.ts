@@ -1,18 +1,23 @@
+import { basename } from 'node:path'
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
-import { errorMessage } from '../../../../core/errors.ts'
-import { untilAborted } from '../../../../core/system/abort-signals.ts'
+import { CorralError, errorMessage } from '../../../../core/errors.ts'
+import { untilAborted, withResolver } from '../../../../core/system/abort-signals.ts'
 import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
-import { freeSpan, requestSize, type Span, stolenSpan } from './chunk-map.ts'
-import type { Digests } from './digests.ts'
+import {
+  checkTarget,
+  compareDigests,
+  type Digests,
+  type FileDigest,
+  type Mismatch,
+  type WrittenChunks
+} from './digests.ts'
 import { type ActiveLocation, FileSource, followRedirect, requestTarget } from './file-source.ts'
-import { type ConnectionPool, type FetchResult, fetchBytes, type Sink } from './http-connection.ts'
-import type { Answer } from './http-response.ts'
+import { type Answer, type ConnectionPool, type FetchResult, fetchBytes, type Sink } from './http-connection.ts'
 import { ConnectionFailure } from './http-socket.ts'
 import { type Bandwidth, LineSpeed, Retries } from './limits.ts'
-import { PartFile, PartWriter, WRITE_BYTES } from './part-file.ts'
+import { freeSpan, PartFile, PartWriter, requestSize, type Span, stolenSpan, WRITE_BYTES } from './part-file.ts'
 import { type FetchProblem, fetchError, storageError, wrongContent } from './transfer-errors.ts'
 import type { TransferEngineOptions, TransferFile, TransferredFile } from './transfers.ts'
-import { checkTarget, type Mismatch, Verification } from './verification.ts'
 
 export interface SharedResources {
   readonly options: TransferEngineOptions
@@ -31,6 +36,7 @@ interface Fetch {
   span: Span | undefined
   writer: PartWriter | undefined
   controller: AbortController
+  ended?: Promise<void>
   startedAt: number
   answeredAt: number
   bytes: number
@@ -39,6 +45,10 @@ interface Fetch {
 }
 
 const MAX_CHANGES = 2
+/** Maximum chunks of a file that may differ when they are read back. */
+const MAX_DAMAGED_CHUNKS = 16
+/** Bytes that are downloaded again before the digest is computed again. */
+const REFETCH_BYTES = 8 * 1024 * 1024
 /** A request is replaced if it is this much slower than the next slowest. */
 const COMPARE_INTERVAL_MS = 10_000
 const CRAWL_FACTOR = 20
@@ -57,9 +67,7 @@ export class FileTransfer {
   readonly #identity: string
   readonly #signal: AbortSignal
   readonly #source: FileSource
-  readonly #verification: Verification
-  readonly #outcome: Promise<Outcome>
-  #resolve!: (outcome: Outcome) => void
+  readonly #outcome = withResolver<Outcome>()
   #part: PartFile | undefined
   #retries: Retries | undefined
   #presentSize: number | undefined
@@ -69,10 +77,22 @@ export class FileTransfer {
   #ranges: 'unknown' | 'yes' | 'no' = 'unknown'
   readonly #line = new LineSpeed()
   #comparedAt = 0
-  #allEnded: (() => void) | undefined
   /** Bytes received in total, and the most that was ever on disk. */
   #arrived = 0
   #best = 0
+  /** The digests of the hub, or of the file's location. */
+  readonly #expected: Pick<TransferFile, 'sha256' | 'gitSha1'>
+  #digest: FileDigest | undefined
+  /** Chunks from an earlier process, and whether new chunks are compared too. */
+  #found = new Set<number>()
+  #careful = false
+  /** The first chunk that was not sent to the digest. */
+  #frontier = 0
+  /** The next chunk to download again, and the old checksums of the chunks that are being downloaded again. */
+  #again = 0
+  readonly #before = new Map<number, number>()
+  #mismatch: Mismatch | undefined
+  #damages = 0
 
   constructor(
     file: TransferFile,
@@ -86,18 +106,7 @@ export class FileTransfer {
     this.#identity = identity
     this.#signal = signal
     this.#source = new FileSource(locate)
-    this.#verification = new Verification(file, shared.digests, {
-      onVerified: sha256 => this.#finish(sha256),
-      onMissing: () => this.#step(),
-      // The content was wrong. Another location may have the right one.
-      onWrong: () => this.#source.drop(),
-      onRestart: mismatch => this.#changed(mismatch),
-      onMismatch: mismatch => this.#giveUp(mismatch),
-      onFailed: error => this.#fail(error)
-    })
-    this.#outcome = new Promise(resolve => {
-      this.#resolve = resolve
-    })
+    this.#expected = { sha256: file.sha256, gitSha1: file.gitSha1 }
   }
 
   get completed(): number {
@@ -140,7 +149,7 @@ export class FileTransfer {
       this.#retries = new Retries(this.#shared.options.firstDelay, size)
       this.#begin()
       this.#step()
-      const outcome = await this.#outcome
+      const outcome = await this.#outcome.promise
       await this.#stopRequests()
       return await outcome(this.#part!)
     } catch (error) {
@@ -161,17 +170,11 @@ export class FileTransfer {
     await this.#part?.save().catch(failed)
   }
 
-  #begin(): void {
-    const { map, path } = this.#part!
-    if (map && !this.#ended) this.#verification.begin(path, map)
-    else this.#verification.end()
-  }
-
   #step(): void {
     const map = this.#part?.map
     if (!this.#ended && map) {
-      this.#verification.advance()
-      if (map.complete && this.#running.size === 0) this.#verification.complete()
+      this.#advance()
+      if (map.complete && this.#running.size === 0) this.#compareAgain()
     }
     this.#shared.changed()
   }
@@ -223,12 +226,12 @@ export class FileTransfer {
   /** The first outcome counts. */
   #end(outcome: Outcome): void {
     this.#ended = true
-    this.#resolve(outcome)
+    this.#outcome.resolve(outcome)
   }
 
   async #close(): Promise<void> {
     this.#ended = true
-    this.#verification.end()
+    this.#endDigest()
     await this.#stopRequests()
     try {
       await this.#part?.close()
@@ -236,6 +239,114 @@ export class FileTransfer {
       // The earlier journal stays valid. On a full disk there is no space for a newer one.
       this.#shared.options.log(`the journal of ${this.file.target} could not be written: ${errorMessage(error)}`)
     }
+  }
+
+  // ---- verification ------------------------------------------------------------------------------------------------
+
+  /*
+   * A file is verified while its bytes arrive. Chunks from an earlier process are compared with the journal. New chunks
+   * are compared only if the digest is wrong or the hub reports none. If the digest is wrong although all chunks are as
+   * they arrived, chunks are downloaded again, a few at a time in order. The digest is recomputed as soon as one of them
+   * differs from before.
+   */
+
+  get #hasDigest(): boolean {
+    return this.#expected.sha256 !== undefined || this.#expected.gitSha1 !== undefined
+  }
+
+  /** Starts with the chunks that are already on disk. */
+  #begin(): void {
+    this.#endDigest()
+    const { map } = this.#part!
+    if (!map || this.#ended) return
+    this.#again = 0
+    this.#before.clear()
+    this.#careful = false
+    this.#found = new Set([...map.have.keys()].filter(chunk => map.isComplete(chunk)))
+    this.#follow()
+  }
+
+  #follow(): void {
+    this.#endDigest()
+    this.#frontier = 0
+    const { path, map } = this.#part!
+    const { size, chunkSize } = map!
+    const file = { path, size, chunkSize, git: this.#expected.gitSha1 !== undefined }
+    this.#digest = this.#shared.digests.follow(file, reply => {
+      if (reply.type === 'damaged') this.#onDamaged(reply.chunk)
+      else if (reply.type === 'failed') this.#fail(Object.assign(new Error(reply.message), { code: reply.code }))
+      else this.#onDigest(reply.sha256, reply.gitSha1)
+    })
+    this.#advance()
+  }
+
+  #endDigest(): void {
+    this.#digest?.close()
+    this.#digest = undefined
+  }
+
+  #advance(): void {
+    const map = this.#part?.map
+    if (!map || !this.#digest) return
+    const first = this.#frontier
+    const crcs: WrittenChunks['crcs'] = []
+    for (; this.#frontier < map.count && map.isComplete(this.#frontier); this.#frontier++) {
+      const checked = this.#careful || !this.#hasDigest || this.#found.has(this.#frontier)
+      crcs.push(checked ? map.crc[this.#frontier] : undefined)
+    }
+    if (crcs.length > 0) this.#digest.written({ first, crcs })
+  }
+
+  #onDamaged(chunk: number): void {
+    const { map, path } = this.#part!
+    this.#damages += 1
+    // Every chunk from an earlier process may be damaged once, but new chunks must not be.
+    if (this.#damages > Math.max(MAX_DAMAGED_CHUNKS, map!.count)) {
+      this.#endDigest()
+      const message = `Data written to ${basename(path)} reads back differently. Check the disk.`
+      this.#fail(new CorralError('internal', message))
+      return
+    }
+    map!.drop(chunk)
+    this.#frontier = chunk
+    this.#step()
+  }
+
+  #onDigest(sha256: string, gitSha1: string | undefined): void {
+    this.#digest = undefined
+    this.#mismatch = compareDigests(this.#expected, sha256, gitSha1)
+    const isPartial = this.#ranges !== 'no'
+    if (!this.#mismatch) this.#finish(sha256)
+    else if (isPartial && !this.#careful) {
+      this.#careful = true
+      this.#follow()
+    } else {
+      // Another location may have the right content.
+      this.#source.drop()
+      if (isPartial) this.#fetchAgain()
+      else this.#changed(this.#mismatch)
+    }
+  }
+
+  /** Called when all chunks are on disk and no request is running. */
+  #compareAgain(): void {
+    if (this.#digest || this.#before.size === 0) return
+    const differs = [...this.#before].some(([chunk, crc]) => this.#part!.map!.crc[chunk] !== crc)
+    if (differs) this.#follow()
+    else this.#fetchAgain()
+  }
+
+  /** Drops the next chunks, so that they are downloaded again. */
+  #fetchAgain(): void {
+    const map = this.#part!.map!
+    this.#before.clear()
+    for (let bytes = 0; bytes < REFETCH_BYTES && this.#again < map.count; this.#again++) {
+      bytes += map.have[this.#again]!
+      this.#before.set(this.#again, map.crc[this.#again]!)
+      map.drop(this.#again)
+    }
+    if (this.#before.size > 0) this.#step()
+    else this.#giveUp(this.#mismatch!)
   }
 
   // ---- requests ----------------------------------------------------------------------------------------------------
@@ -257,11 +368,10 @@ export class FileTransfer {
     const controller = new AbortController()
     const fetch: Fetch = { span, writer: undefined, controller, ...times, bytes: 0, compared: undefined }
     this.#running.add(fetch)
-    void this.#fetch(fetch)
+    fetch.ended = this.#fetch(fetch)
       .catch(error => this.#fail(error))
       .finally(() => {
         this.#running.delete(fetch)
-        if (this.#running.size === 0) this.#allEnded?.()
         this.#step()
       })
     return true
@@ -299,10 +409,7 @@ export class FileTransfer {
 
   async #stopRequests(): Promise<void> {
     this.#cancelRequests()
-    if (this.#running.size === 0) return
-    await new Promise<void>(resolve => {
-      this.#allEnded = resolve
-    })
+    await Promise.all([...this.#running].map(({ ended }) => ended))
   }
 
   #nextSpan(): Span | undefined {
@@ -319,7 +426,7 @@ export class FileTransfer {
     })
     if (location === undefined) return
     // The location may report facts that are missing in the hub's listing.
-    this.#verification.expected.sha256 ??= location.reported.sha256
+    this.#expected.sha256 ??= location.reported.sha256
     if (location.reported.size !== undefined && !this.#part!.map) this.#setSize(location.reported.size)
     const buffer = this.#shared.buffers.pop() ?? Buffer.allocUnsafeSlow(WRITE_BYTES)
     try {
@@ -365,7 +472,7 @@ export class FileTransfer {
     const part = this.#part!
     if (answer.kind === 'rangeless' && this.#ranges === 'unknown') this.#ranges = 'no'
     if (answer.kind !== 'range' && answer.kind !== 'whole') return undefined
-    if (!this.#verification.hasDigest && tag !== undefined) {
+    if (!this.#hasDigest && tag !== undefined) {
       if (part.place !== undefined && part.place !== tag && part.map && part.map.completed > 0) {
         this.#changed({ expected: `the content ${part.place}`, got: tag })
         return undefined
@@ -375,7 +482,6 @@ export class FileTransfer {
     if (!part.map) this.#setSize(answer.size!)
     if (answer.kind === 'range') this.#ranges = 'yes'
     else if (this.#ranges === 'unknown') this.#ranges = 'no'
-    this.#verification.partial = this.#ranges === 'yes'
     const map = part.map!
     if (map.size === 0) return undefined
     fetch.span ??= { at: 0, to: map.count }
@@ -385,7 +491,7 @@ export class FileTransfer {
     const { readSize } = this.#shared.bandwidth
     const onWritten = (length: number) => {
       this.#arrived += length
-      if (map.isComplete(span.at)) this.#verification.advance()
+      if (map.isComplete(span.at)) this.#advance()
     }
     const writer = new PartWriter({ descriptor: part.descriptor, map, span, buffer, readSize, onWritten })
     fetch.writer = writer

@@ -10,7 +10,8 @@ import { diskFull, diskSpace } from './transfer-errors.ts'
 import type { TransferEngineOptions, TransferFile, TransferRequest, TransferredFile } from './transfers.ts'
 
 const FILES_AT_ONCE = 4
-const TICK_MS = 100
+/** Also the time between two reports of a file's progress: fewer than ten per second. */
+const TICK_MS = 125
 /** Time between two writes of the journal: a kill must not cost more than 8 MiB or one second. */
 const JOURNAL_INTERVAL_MS = 250
 const SLOW_TICK_MS = 1000

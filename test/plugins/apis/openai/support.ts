@@ -65,7 +65,7 @@ function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Pr
   const listeners: ((gone: StoredVariant[]) => Promise<void>)[] = []
   const unused = () => Promise.reject(new Error('not used here'))
   const storage: Storage & { drop(key: string): Promise<void> } = {
-    safetensors: () => [],
+    scratch: unused,
     list: () => variants,
     variants: name => variants.filter(variant => modelKey(variant.model) === modelKey(name)),
     find: name =>

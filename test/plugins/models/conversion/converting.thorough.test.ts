@@ -12,6 +12,7 @@ import {
   importModel,
   MODEL,
   modelFolder,
+  stagedFolders,
   startConverting,
   storedFolder,
   temporaryFolder
@@ -145,7 +146,7 @@ t.test('a damaged model is refused with the cause', realConversion(), async t =>
       const logged = readFileSync(log.replace('<data directory>', corral.home), 'utf8')
       t.match(logged, /convert_hf_to_gguf\.py/, 'the log named in the error exists')
       t.notMatch(body.error, /Traceback|File "/)
-      t.same(convertedFolders(corral, name), [], 'nothing remains')
+      t.same([...convertedFolders(corral, name), ...stagedFolders(corral)], [], 'nothing remains')
 
       const response = await corral.send('/api/convert', { model: name, dtype: 'q8_0' })
       t.match(lastEvent(await response.text()), { error: sentence, code: 'conversion_failed', errorCode: 500, cause })

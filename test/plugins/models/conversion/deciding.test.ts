@@ -5,16 +5,17 @@ import { packageRoot } from '../../../../core/system/package-info.ts'
 import { explainUnsuitablePython, type PythonFacts, pythonNames } from '../../../../core/system/python/find-python.ts'
 import { installFailure } from '../../../../core/system/python/install-failure.ts'
 import { downloadedPackage } from '../../../../core/system/python/python-packages.ts'
-import { converterProgress, quantizeProgress } from '../../../../plugins/models/conversion/convert-model.ts'
 import {
+  converterProgress,
   DTYPES,
   modelArchitectures,
   planDtype,
+  quantizeProgress,
   requiredDiskBytes,
   supportedArchitectures
-} from '../../../../plugins/models/conversion/dtypes.ts'
-import { classifyFailure, type FailureCause } from '../../../../plugins/models/conversion/failures.ts'
-import { parseRequirements } from '../../../../plugins/models/conversion/python-environment.ts'
+} from '../../../../plugins/models/conversion/convert-model.ts'
+import { classifyFailure, type FailureCause } from '../../../../plugins/models/conversion/python-environment.ts'
+import { parseRequirements } from '../../../../scripts/converter-requirements.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { readCases } from '../../../support/fixture.ts'
 

@@ -50,6 +50,12 @@ export function convertedFolders(corral: Corral, name = MODEL): string[] {
   return existsSync(folder) ? readdirSync(folder).sort() : []
 }
 
+/** Lists storage's staging folder, where conversions work. */
+export function stagedFolders(corral: Corral): string[] {
+  const folder = join(corral.home, 'models', '.staging')
+  return existsSync(folder) ? readdirSync(folder) : []
+}
+
 /** Asks for the capital of France with these options. */
 export function capital(corral: Corral, options: object, model = MODEL) {
   return corral.json('/api/chat', {

@@ -6,11 +6,14 @@ import {
   CacheDisk,
   type CacheFile,
   type Candidate,
+  findHuggingFace,
+  findLmStudio,
+  findOllama,
+  planOllama,
+  planRepository,
   validName
-} from '../../../../plugins/models/discovery/cache-disk.ts'
-import { findHuggingFace, findLmStudio, planRepository } from '../../../../plugins/models/discovery/hub-caches.ts'
+} from '../../../../plugins/models/discovery/hub-caches.ts'
 import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from '../../../../plugins/models/discovery/index.ts'
-import { findOllama, planOllama } from '../../../../plugins/models/discovery/ollama-cache.ts'
 import { readCases } from '../../../support/fixture.ts'
 import { ggufBytes, safetensorsBytes } from '../../../support/gguf-writer.ts'
 import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'

@@ -1,19 +1,17 @@
 import t from 'tap'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { tensorSize } from '../../../../core/models/gguf-file.ts'
-import { baseOfFileName } from '../../../../core/models/gguf-file-name.ts'
-import { ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
-import { ggufModel } from '../../../../core/models/model-folder.ts'
-import { dtypeLabel } from '../../../../core/models/safetensors-layout.ts'
+import { baseOfFileName, ggufPurpose } from '../../../../core/models/gguf-file-name.ts'
+import { ggufModel, safetensorsLabel } from '../../../../core/models/model-folder.ts'
 import { conflictingVariant, haveSameContent } from '../../../../core/models/stored-variant.ts'
 import { chooseModel, toStoredFiles } from '../../../../plugins/models/storage/import-source.ts'
 import {
   parseManifest,
   shortManifest,
+  storedVariants,
   withoutRevisions,
   withVariant
 } from '../../../../plugins/models/storage/manifest.ts'
-import { storedVariants } from '../../../../plugins/models/storage/model-index.ts'
 import {
   type CapabilityFacts,
   getCapabilities,
@@ -21,7 +19,7 @@ import {
   ggufMetadata,
   labelFromFileType,
   safetensorsMetadata
-} from '../../../../plugins/models/storage/model-metadata.ts'
+} from '../../../../plugins/models/storage/model-files.ts'
 import { contentDigest } from '../../../../plugins/models/storage/staging.ts'
 import { failing } from '../../../support/failure.ts'
 import { readCases } from '../../../support/fixture.ts'
@@ -34,13 +32,10 @@ t.test('labels are read from headers and file names', t => {
   t.equal(ggufLabel('a-UD-Q4_K_XL.gguf', 15), 'UD-Q4_K_XL', 'the name knows mixtures that the header does not')
   t.equal(ggufLabel('a.gguf', 15), 'Q4_K_M')
   t.equal(ggufLabel('a.gguf', undefined), 'GGUF')
-  t.same(['bfloat16', 'torch.float16', 'F32', 'float8_e4m3fn', undefined].map(dtypeLabel), [
-    'BF16',
-    'F16',
-    'F32',
-    'FP8',
-    'SAFETENSORS'
-  ])
+  t.same(
+    ['bfloat16', 'torch.float16', 'F32', 'float8_e4m3fn', undefined].map(dtype => safetensorsLabel({ dtype })),
+    ['BF16', 'F16', 'F32', 'FP8', 'SAFETENSORS']
+  )
   t.equal(baseOfFileName('Qwen3-0.6B-Q4_K_M-00001-of-00002.gguf'), 'qwen3-0.6b')
   t.equal(baseOfFileName('Qwen3-0.6B.UD-Q2_K_XL.gguf'), 'qwen3-0.6b')
   t.end()

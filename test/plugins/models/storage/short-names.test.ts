@@ -3,9 +3,8 @@ import type { Catalog, Model } from '../../../../core/contracts/models.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { modelKey, parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
-import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
-import { ModelIndex, variantNames } from '../../../../plugins/models/storage/model-index.ts'
-import { aliasTable, similarNames } from '../../../../plugins/models/storage/short-names.ts'
+import { aliasTable, createCatalog, similarNames } from '../../../../plugins/models/storage/catalog.ts'
+import { ModelIndex, variantNames } from '../../../../plugins/models/storage/manifest.ts'
 import { readCases } from '../../../support/fixture.ts'
 
 /** A catalog of models in memory: `owner/name:label`. The first label of each model is its default. */
@@ -128,7 +127,7 @@ t.test('similar names are suggested', t => {
 })
 
 t.test('storing or removing a model changes short names immediately', t => {
-  const index = new ModelIndex(() => {})
+  const index = new ModelIndex()
   const put = (owner: string, name: string) => {
     const manifest = {
       version: 1,
@@ -146,7 +145,7 @@ t.test('storing or removing a model changes short names immediately', t => {
   put('b', 'other')
   put('a', 'tiny')
   t.same(owners(), ['a', 'b'])
-  index.setHidden('a/tiny', index.variants('a/tiny'), true)
+  index.setHidden('a/tiny', index.variants({ owner: 'a', name: 'tiny' }), true)
   t.same(owners(), ['b'], 'a model being removed is not found')
   index.delete('a/tiny')
   index.delete('b/tiny')

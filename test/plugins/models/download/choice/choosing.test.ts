@@ -2,14 +2,16 @@ import t, { type Test } from 'tap'
 import type { HubFile } from '../../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { parseGgufFileName } from '../../../../../core/models/gguf-file-name.ts'
+import { safetensorsLabel } from '../../../../../core/models/model-folder.ts'
 import {
   type Choice,
   type ChoiceRequest,
+  chooseFiles,
+  filesToRead,
   requireFewModelFiles,
-  totalSize
-} from '../../../../../plugins/models/download/choice/choice.ts'
-import { chooseFiles, filesToRead } from '../../../../../plugins/models/download/choice/choose-files.ts'
-import { safetensorsLabel, weightsFromIndex } from '../../../../../plugins/models/download/choice/safetensors-choice.ts'
+  weightsFromIndex
+} from '../../../../../plugins/models/download/choice/choose-files.ts'
+import { totalSize } from '../../../../../plugins/models/download/choice/gguf-models.ts'
 import { failing } from '../../../../support/failure.ts'
 import { readCases } from '../../../../support/fixture.ts'
 import { sample } from '../../../../support/thorough.ts'
@@ -276,12 +278,11 @@ t.test('SafeTensors weights are chosen with their files', t => {
   const need = (dtype: string) => choose({ files: plain, config: { torch_dtype: dtype } }).memory.required
   t.ok(need('float32') < need('bfloat16'), 'memory is for 16 bits')
   t.match(choose({ files: plain, memory: { ram: 8 * GIB, gpu: 0 } }).warnings, [/converted to GGUF/, /smaller type/])
-  t.same([config, { dtype: 'float16' }, { text_config: { dtype: 'float32' } }, {}, null].map(safetensorsLabel), [
-    'BF16',
-    'F16',
-    'F32',
-    'SAFETENSORS',
-    'SAFETENSORS'
-  ])
+  t.same(
+    [config, { dtype: 'float16' }, { text_config: { dtype: 'float32' } }, {}, null].map(config =>
+      safetensorsLabel(config)
+    ),
+    ['BF16', 'F16', 'F32', 'SAFETENSORS', 'SAFETENSORS']
+  )
   t.end()
 })

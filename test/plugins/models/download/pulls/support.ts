@@ -10,8 +10,8 @@ import type { FileLocation, HubFile, HubRepository, HubRequest } from '../../../
 import type { Waiting } from '../../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { dataPaths } from '../../../../../core/system/data-paths.ts'
+import { openPulledNames } from '../../../../../plugins/models/download/choice/known-names.ts'
 import { createDownloads } from '../../../../../plugins/models/download/index.ts'
-import { PulledNames } from '../../../../../plugins/models/download/pulled-names.ts'
 import type { TransferRequest, TransferredFile } from '../../../../../plugins/models/download/transfer/transfers.ts'
 import { createCatalog } from '../../../../../plugins/models/storage/catalog.ts'
 import { ModelStore } from '../../../../../plugins/models/storage/model-store.ts'
@@ -176,7 +176,7 @@ export async function setting(t: Test, options: SettingOptions = {}) {
   const service = createDownloads({
     storage: store,
     catalog,
-    pulledNames: new PulledNames(join(home, 'pulled-names.json'), logger),
+    pulledNames: openPulledNames(join(home, 'pulled-names.json'), logger),
     transfers,
     conversion: { supports: async () => ({ architecture: 'LlamaForCausalLM', supported: true }) },
     paths,

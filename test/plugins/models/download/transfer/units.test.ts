@@ -1,14 +1,6 @@
 import t from 'tap'
-import {
-  ChunkMap,
-  chunkSizeFor,
-  freeSpan,
-  requestSize,
-  spanBytes,
-  stolenSpan
-} from '../../../../../plugins/models/download/transfer/chunk-map.ts'
 import { FileSource, followRedirect } from '../../../../../plugins/models/download/transfer/file-source.ts'
-import { parseHead, readResponse } from '../../../../../plugins/models/download/transfer/http-response.ts'
+import { parseHead, readResponse } from '../../../../../plugins/models/download/transfer/http-connection.ts'
 import { proxyFor } from '../../../../../plugins/models/download/transfer/http-socket.ts'
 import {
   Bandwidth,
@@ -17,7 +9,17 @@ import {
   LineSpeed,
   Retries
 } from '../../../../../plugins/models/download/transfer/limits.ts'
-import { continues, journalText, parseJournal } from '../../../../../plugins/models/download/transfer/part-file.ts'
+import {
+  ChunkMap,
+  chunkSizeFor,
+  continues,
+  freeSpan,
+  journalText,
+  parseJournal,
+  requestSize,
+  spanBytes,
+  stolenSpan
+} from '../../../../../plugins/models/download/transfer/part-file.ts'
 import { readCases } from '../../../../support/fixture.ts'
 
 const KiB = 1024

@@ -1,5 +1,5 @@
-import type { OnProgress, Progress, Waiting } from '../../../core/contracts/progress.ts'
-import { untilAborted } from '../../../core/system/abort-signals.ts'
+import type { OnProgress, Progress, Waiting } from '../contracts/progress.ts'
+import { untilAborted } from './abort-signals.ts'
 
 interface Work<T> {
   controller: AbortController
@@ -25,6 +25,11 @@ export class SharedWork<T> {
 
   has(key: string): boolean {
     return this.#works.has(key)
+  }
+
+  /** Number of callers that wait for the work of this key. */
+  callers(key: string): number {
+    return this.#works.get(key)?.callers.size ?? 0
   }
 
   /** Cancels the work of matching keys with this error, and waits for it to end. */
