@@ -5,10 +5,8 @@
 
 import { formatTable } from '../command-line/output.ts'
 import { formatBytes } from '../core/system/bytes.ts'
-import { chooseNode } from '../plugins/machines/cluster/placement/choose-node.ts'
-import { ClusterView, modelKey, type NodeModel } from '../plugins/machines/cluster/placement/cluster-view.ts'
-import { PrefixMemory } from '../plugins/machines/cluster/placement/prefix-memory.ts'
-import { type PromptBlocks, promptBlocks } from '../plugins/machines/cluster/placement/prompt-blocks.ts'
+import { ClusterView, chooseNode, modelKey, type NodeModel } from '../plugins/machines/cluster/placement/choose-node.ts'
+import { PrefixMemory, type PromptBlocks, promptBlocks } from '../plugins/machines/cluster/placement/prefix-memory.ts'
 import { describeMachine } from './bench/measuring.ts'
 
 const MODEL = modelKey('corral/tiny-chat:f16', 'chat')

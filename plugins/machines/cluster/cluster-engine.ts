@@ -1,4 +1,4 @@
-import { randomUUID } from 'node:crypto'
+import { createHmac, randomUUID } from 'node:crypto'
 import { GROWN_CONTEXT, UNENFORCED_SCHEMA } from '../../../core/answers/answer-headers.ts'
 import { promptTokens } from '../../../core/answers/engine-call.ts'
 import { eventsIn } from '../../../core/answers/generated-tokens.ts'
@@ -9,6 +9,7 @@ import type {
   Engine,
   EngineExit,
   EngineFields,
+  EngineMode,
   EngineProvider,
   EngineSpec,
   RankingReply
@@ -16,17 +17,20 @@ import type {
 import type { Operation } from '../../../core/contracts/hooks.ts'
 import type { LeaseRequest } from '../../../core/contracts/leases.ts'
 import type { Capability, Model } from '../../../core/contracts/models.ts'
-import type { Progress } from '../../../core/contracts/progress.ts'
-import { CorralError } from '../../../core/errors.ts'
+import type { OnProgress, Progress } from '../../../core/contracts/progress.ts'
+import { CorralError, type ErrorCode, errorCodes } from '../../../core/errors.ts'
 import { forwardedHeaders } from '../../../core/http/forwarded-headers.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { listModes, listOperations } from '../../../core/models/model-operations.ts'
-import { withAnySignal } from '../../../core/system/abort-signals.ts'
+import { withAnySignal, withResolver } from '../../../core/system/abort-signals.ts'
 import { merged } from '../../../core/system/collections.ts'
 import {
+  ASK_PATH,
   type AskBody,
   FAILURE_TRAILER,
   type OnceCall,
+  parseFailedReply,
+  parseFailure,
   readLines,
   USED_TRAILER,
   unpackVectors,
@@ -34,13 +38,11 @@ import {
   WrongAnswer
 } from './asking/ask-protocol.ts'
 import { ContinuedAnswer, type Ending, hasAnswerContent } from './asking/continued-answer.ts'
-import { type Asking, askNode, dispatch, NodeFault } from './asking/dispatch.ts'
-import { callNode } from './asking/node-call.ts'
 import type { Copies } from './copying/copies.ts'
-import type { ClusterNode } from './nodes/node.ts'
-import type { NodeReply } from './nodes/node-connection.ts'
+import type { ClusterNode, NodeReply } from './nodes/node.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
-import { modelKey } from './placement/cluster-view.ts'
+import { chooseNode, modelKey } from './placement/choose-node.ts'
+import { promptBlocks } from './placement/prefix-memory.ts'
 import type { ReplicaKeeper } from './replica-keeper.ts'
 
 /** The capability that a mode needs, if no node has described the model. */
@@ -62,7 +64,7 @@ export function clusterProvider(
         const name = members.nameAt(member, variant)
         if (name === undefined) return false
         try {
-          const reply = await callNode(member, path, { body: body(name) })
+          const reply = await member.call(path, { body: body(name) })
           await reply.body.dump()
           return true
         } catch {
@@ -115,8 +117,7 @@ function createClusterEngine(
   withoutBytes: Set<string>
 ): Engine {
   const stopped = new AbortController()
-  let end: (exit: EngineExit) => void = () => {}
-  const exited = new Promise<EngineExit>(resolve => (end = resolve))
+  const { promise: exited, resolve: end } = withResolver<EngineExit>()
   const { variant, mode } = spec
   const key = modelKey(variant.key, mode)
   const base: Engine = {
@@ -180,7 +181,7 @@ function createClusterEngine(
     /**
      * Streams a node's answer. If the node is lost before it has sent any content, another one is asked. If it is lost
      * later, another one continues the answer if the client wants that (`resumable`).
-     * @param kept stores the answer so that it can be continued
+     * @param kept stores the deltas of an answer so that it can be continued
      */
     async function stream<Piece extends readonly Delta[] | Buffer>(
       call: Operation,
@@ -189,22 +190,25 @@ function createClusterEngine(
       signal: AbortSignal,
       more: Pick<AskBody, 'bytes' | 'whole' | 'count_each' | 'stop_text' | 'native'>,
       read: (reply: NodeReply, take: (piece: Piece) => Promise<void>) => Promise<void>,
-      kept: ContinuedAnswer | undefined
+      kept?: ContinuedAnswer
     ): Promise<void> {
       const tried = new Set<string>()
       let begun = false
       /** Pieces without content. They would be sent twice if another node were asked. */
       let held: Piece[] = []
       const pass = async (piece: Piece) => {
-        const joined = kept ? kept.join(piece) : piece
+        const joined = (kept && !Buffer.isBuffer(piece) ? kept.join(piece) : piece) as Piece
         if (joined.length === 0) return
-        kept?.keep(joined)
+        keep(joined)
         await sink.take(joined)
+      }
+      const keep = (piece: Piece, begun = true) => {
+        if (!Buffer.isBuffer(piece)) kept?.keep(piece, begun)
       }
       const take = async (piece: Piece) => {
         if (!begun && !hasAnswerContent(piece)) {
           if (!isProgress(piece)) return void held.push(piece)
-          kept?.keep(piece, false)
+          keep(piece, false)
           return await sink.take(piece)
         }
         if (!begun) sink.controlled?.(controls)
@@ -234,9 +238,8 @@ function createClusterEngine(
           prompt?.promptTokens ?? (await promptTokens(calls, call, request, 0, signal).catch(() => undefined))
         signal.throwIfAborted()
         const usage = { promptTokens: read ?? 0, cachedTokens: prompt?.cachedTokens ?? 0, completionTokens }
-        if (more.bytes) sink.used?.(usage, 0)
-        const last = more.bytes ? kept.lastEvents(read === undefined ? undefined : usage) : kept.lastDeltas(usage)
-        if (last.length > 0) await sink.take(last as readonly Delta[] | Buffer as Piece)
+        const last: readonly Delta[] | Buffer = kept.lastDeltas(usage)
+        if (last.length > 0) await sink.take(last as Piece)
       }
       let asked = request
       let lost: CorralError | undefined
@@ -292,22 +295,16 @@ function createClusterEngine(
       }
     }
 
-    /** @param call the call that another node continues, if the client wants that */
-    const keptFor = (call: Operation, request: EngineFields, sink: Pick<AnswerSink, 'native'>) => {
-      const text = (['chat', 'completion'] as const).find(each => each === call)
-      return by.resumable && text && !sink.native ? new ContinuedAnswer(text, request) : undefined
-    }
-
     const deltas = (call: Operation) => (request: EngineFields, sink: AnswerSink) => {
       const { whole = false, countEach = false, stopText = false, native = false } = sink
       const more = { whole, count_each: countEach, stop_text: stopText, native }
-      const kept = keptFor(call, request, sink)
+      const text = by.resumable && !native && (['chat', 'completion'] as const).find(each => each === call)
+      const kept = text ? new ContinuedAnswer(text, request) : undefined
       return untilStopped(sink.signal, signal => stream(call, request, sink, signal, more, readDeltas, kept))
     }
 
     const bytes = (call: Operation) => async (request: EngineFields, sink: AnswerSink<Buffer>) => {
       const told: AnswerSink<Buffer>['used'] = sink.used?.bind(sink)
-      const kept = keptFor(call, request, sink)
       let events = 0
       let isCounted = false
       const counting = merged(sink, {
@@ -328,10 +325,10 @@ function createClusterEngine(
           usedOfText(reply.trailers[USED_TRAILER]).forEach((usage, choice) => {
             if (!usage) return
             isCounted = true
-            told?.(kept ? kept.joinedUsage(usage) : usage, choice)
+            told?.(usage, choice)
           })
         }
-        await untilStopped(sink.signal, signal => stream(call, request, counting, signal, { bytes: true }, read, kept))
+        await untilStopped(sink.signal, signal => stream(call, request, counting, signal, { bytes: true }, read))
       } catch (error) {
         if (error instanceof CorralError && error.code === 'not_implemented' && events === 0) {
           withoutBytes.add(variant.key)
@@ -362,14 +359,17 @@ function createClusterEngine(
       )
     }
 
-    const isBytes = !withoutBytes.has(variant.key)
+    // Only deltas can be continued by another node.
+    const isBytes = !withoutBytes.has(variant.key) && !by.resumable
     const operations = new Set([...listOperations(variant), ...(mode === 'chat' ? ['transcribe'] : [])])
     const calls: Partial<Engine> = {
       operations: Object.fromEntries([...operations].map(name => [name, deltas(name)])),
       ...(mode === 'chat' && {
         chat: deltas('chat'),
         completion: deltas('completion'),
-        ...(isBytes && { chatBytes: bytes('chat'), completionBytes: bytes('completion') }),
+        // Undefined also hides those of the engine that this one is made from.
+        chatBytes: isBytes ? bytes('chat') : undefined,
+        completionBytes: isBytes ? bytes('completion') : undefined,
         countTokens: (request, { signal }) => once<number>('countTokens', request, signal),
         applyTemplate: (request, { signal }) => once<string>('applyTemplate', request, signal)
       }),
@@ -470,3 +470,180 @@ function parsed(text: string, what = 'a line of its answer'): unknown {
     throw new WrongAnswer(`${what} is not JSON`)
   }
 }
+
+export interface Asking {
+  variant: Model
+  mode: EngineMode
+  /** Fields sent besides the name of the model. */
+  body: Omit<AskBody, 'model' | 'owner' | 'turn'>
+  /** The owner of the prompt and the client, as this server knows them. */
+  owner: string | undefined
+  turn: string | undefined
+  session: string | undefined
+  onProgress?: OnProgress | undefined
+  headers?: Record<string, string>
+  /** Names of nodes where it has failed. Nodes that fail here are added. */
+  tried?: Set<string>
+}
+
+/** The node failed or cannot answer now. Another one may. */
+export class NodeFault extends Error {
+  /** The error for the client if no other node can help. */
+  readonly outcome: CorralError
+
+  constructor(outcome: CorralError) {
+    super(outcome.message)
+    this.outcome = outcome
+  }
+}
+
+/** Refusals caused by the gateway's relation to the node. Their text does not concern the client. */
+const GATEWAY_FAULT_CODES: readonly ErrorCode[] = errorCodes(
+  'unauthorized forbidden_role forbidden_model host_not_allowed route_not_found method_not_allowed'
+)
+/** Refusals that do not concern other nodes, so another one may answer. */
+const RETRY_ELSEWHERE_CODES = new Set<ErrorCode>([
+  ...GATEWAY_FAULT_CODES,
+  ...errorCodes(
+    'queue_full too_busy draining shutting_down rate_limited insufficient_memory insufficient_storage',
+    'storage_not_writable load_failed load_timeout runtime_missing conversion_failed conversion_not_installed',
+    'engine_crashed engine_unreachable model_not_found model_deleted model_stopped internal'
+  )
+])
+
+/**
+ * Asks the best node, and another node if that fails before any output.
+ * @param begun whether something has reached the client
+ * @param read reads the node's answer
+ * @throws CorralError, or the NodeFault of a node whose answer had begun
+ */
+export async function dispatch<Answer>(
+  { members, copies }: { members: ClusterNodes; copies: Copies },
+  asking: Asking,
+  signal: AbortSignal,
+  { begun, read }: { begun(): boolean; read(reply: NodeReply, member: ClusterNode): Promise<Answer> }
+): Promise<Answer> {
+  const { variant, mode, body } = asking
+  const { owner, session, onProgress, tried = new Set<string>() } = asking
+  const key = modelKey(variant.key, mode)
+  const prompt = promptBlocks((body.request ?? {}) as EngineFields, { model: key, owner, session })
+  const unread = new Set<string>()
+  let last: CorralError | undefined
+  for (;;) {
+    signal.throwIfAborted()
+    const choice = chooseNode({ model: key, prompt, tried, unread }, members.view, members.prefixes, performance.now())
+    if (choice.why === 'fetch') {
+      const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, onProgress)
+      if (failure) last = failure.error
+      if (failure?.member !== undefined) tried.add(failure.member)
+      if (failure?.from !== undefined) unread.add(failure.from)
+      onProgress?.({ phase: 'loading', subject: '' })
+      continue
+    }
+    const member = choice.member && members.get(choice.member.name)
+    const name = member && members.nameAt(member, variant)
+    if (!member || name === undefined) throw last ?? nobody(members, variant, choice.why)
+    tried.add(member.name)
+    const model = member.view.models.get(key)
+    if (model && isRead(body.call)) {
+      const { slots, context, storedTokens } = model
+      members.prefixes.read(
+        { member: member.name, model: key, slots, context, storedTokens },
+        prompt,
+        performance.now()
+      )
+    }
+    const end = member.begin(key)
+    try {
+      const answer = await askNode(member, { ...asking, name }, signal, read)
+      member.trust()
+      return answer
+    } catch (error) {
+      signal.throwIfAborted()
+      if (!(error instanceof NodeFault) || begun()) throw error
+      // Prefers the refusal after which a later try may help.
+      if (last?.code !== 'queue_full') last = error.outcome
+    } finally {
+      end()
+    }
+  }
+}
+
+const isRead = (call: AskBody['call']) => call === 'chat' || call === 'completion'
+
+function nobody(members: ClusterNodes, { publicName }: Model, why: string): CorralError {
+  const count = members.all().length
+  if (why === 'too_large') {
+    return new CorralError(
+      'insufficient_memory',
+      `No member of this server has enough memory for "${publicName}". Free some (corral stop), or add a member.`
+    )
+  }
+  return new CorralError(
+    'engine_unreachable',
+    `None of the members that have "${publicName}" can be reached now (of ${count} in all). GET /api/cluster says why. Try again in a moment.`,
+    { retryAfter: 1 }
+  )
+}
+
+/** Asks one node. @throws NodeFault, or the CorralError of a request that no other node would answer either */
+export async function askNode<Answer>(
+  member: ClusterNode,
+  { name, variant, body, owner, turn, headers = {} }: Asking & { name: string },
+  signal: AbortSignal,
+  read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>
+): Promise<Answer> {
+  const digest = (text: string | undefined) =>
+    text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
+  let answered = false
+  const sent = { ...body, model: name, owner: digest(owner), turn: digest(turn) }
+  try {
+    return await withAnySignal([signal, member.presence], async signal => {
+      const reply = await member.connection.send('POST', ASK_PATH, { body: sent, signal, headers })
+      answered = true
+      if (reply.statusCode !== 200) {
+        const failure = parseFailedReply(await reply.body.text(), reply.headers)
+        if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
+        throw getFault(member, variant, failure)
+      }
+      const answer = await read(reply, member)
+      const failure = reply.trailers[FAILURE_TRAILER]
+      if (failure !== undefined) throw getFault(member, variant, parseFailure(failure))
+      return answer
+    })
+  } catch (error) {
+    if (error instanceof CorralError || error instanceof NodeFault) throw error
+    if (error instanceof WrongAnswer) {
+      member.distrust(error.message)
+      throw new NodeFault(wrong(member, variant))
+    }
+    signal.throwIfAborted()
+    const why = member.explain(error)
+    member.suspect(why)
+    throw new NodeFault(
+      new CorralError(
+        answered ? 'engine_crashed' : 'engine_unreachable',
+        `The member "${member.name}" was lost while it answered for "${variant.publicName}": ${why}. Send the request again.`,
+        answered ? {} : { retryAfter: 1 }
+      )
+    )
+  }
+}
+
+function getFault(member: ClusterNode, variant: Model, failure: CorralError | undefined): NodeFault | CorralError {
+  if (!failure) return new NodeFault(wrong(member, variant))
+  const { code } = failure
+  if (code === 'model_not_found' || code === 'model_deleted') member.lacks(variant.key)
+  // Input that crashed one engine would crash the next one too.
+  const isInput = code === 'engine_crashed' && !failure.retryable
+  if (!RETRY_ELSEWHERE_CODES.has(code) || isInput) return failure
+  if (!GATEWAY_FAULT_CODES.includes(code)) return new NodeFault(failure)
+  member.distrust(`it refused a request (${code}): ${failure.message}`)
+  return new NodeFault(wrong(member, variant))
+}
+
+const wrong = (member: ClusterNode, { publicName }: Model) =>
+  new CorralError(
+    'engine_crashed',
+    `The member "${member.name}" did not answer for "${publicName}" as a member should. GET /api/cluster says why. Send the request again.`
+  )

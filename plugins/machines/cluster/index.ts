@@ -11,15 +11,11 @@ import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { askRoutes, described } from './asking/ask-routes.ts'
 import { clusterProvider } from './cluster-engine.ts'
-import { clusterRoutes } from './cluster-routes.ts'
-import { Copies, nodeFiles } from './copying/copies.ts'
-import { copyRoutes } from './copying/copy-routes.ts'
-import { pullRoute } from './copying/pull-route.ts'
-import { SourceFiles } from './copying/source-files.ts'
-import { dnsSource } from './nodes/dns-source.ts'
-import { ClusterNodes } from './nodes/nodes.ts'
-import type { ReplicaBounds } from './placement/replicas.ts'
-import { ReplicaKeeper } from './replica-keeper.ts'
+import { clusterRoutes, copyRoutes, pullRoute } from './cluster-routes.ts'
+import { createCopies, nodeFiles } from './copying/copies.ts'
+import { sourceFiles } from './copying/source-files.ts'
+import { ClusterNodes, dnsSource } from './nodes/nodes.ts'
+import { type ReplicaBounds, ReplicaKeeper } from './replica-keeper.ts'
 
 /** The source of nodes that config.yaml lists. */
 const CONFIGURED = 'config.yaml'
@@ -138,7 +134,7 @@ export default definePlugin({
       unloaded: (member, model) => keeper.unloaded(member, model),
       log
     })
-    const copies = new Copies(members, () => hooks.stateChanged('engine'), log)
+    const copies = createCopies(members, () => hooks.stateChanged('engine'), log)
     const keeper = new ReplicaKeeper({
       members,
       copies,
@@ -165,7 +161,7 @@ export default definePlugin({
     context.service('engines').add(clusterProvider(members, copies, keeper))
     const [storage, downloads] = [context.service('storage'), context.service('downloads')]
     const authority = given.ca === '' ? undefined : readFileSync(given.ca, 'utf8')
-    const sources = new SourceFiles({ storage, downloads }, { ...settings, authority }, log)
+    const sources = sourceFiles({ storage, downloads }, { ...settings, authority }, log)
     downloads.addMirror(nodeFiles(members, sources, log))
     const [scheduler, engines] = [context.service('scheduler'), context.service('engines')]
     const asking = { catalog, scheduler, engines, hooks, config, surface: 'cluster' }

@@ -6,20 +6,161 @@ import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { dateAt } from '../../../core/system/clock.ts'
 import { ASK_PATH, type AskBody } from './asking/ask-protocol.ts'
-import { callLines, callNode } from './asking/node-call.ts'
 import type { Copies } from './copying/copies.ts'
 import type { ClusterNode } from './nodes/node.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
-import { type Choice, chooseLoad } from './placement/choose-node.ts'
-import { type Host, modelKey, type NodeView } from './placement/cluster-view.ts'
-import {
-  decideMachines,
-  decideReplicas,
-  type MachineState,
-  type ReplicaBounds,
-  type ReplicaDecision,
-  type ReplicaState
-} from './placement/replicas.ts'
+import { type Choice, chooseLoad, type Host, modelKey, type NodeView } from './placement/choose-node.ts'
+
+export interface ReplicaBounds {
+  /** Minimum, if there is room. 0 loads it only on request. */
+  min: number
+  /** At least `min`. Infinite means no limit. */
+  max: number
+  /** Milliseconds for which fewer must be enough before one is unloaded. */
+  cooldown: number
+}
+
+export interface ReplicaLoad {
+  loaded: number
+  loading: number
+  /** Slots of the nodes that have it loaded … */
+  slots: number
+  /** … and the slots that a new request would get immediately: free slots of nodes without a queue. */
+  free: number
+  running: number
+  queued: number
+}
+
+/** Since when (milliseconds) there are fewer than the minimum, too few for the demand, or too many. */
+export interface ReplicaState {
+  shortSince?: number | undefined
+  longSince?: number | undefined
+  idleSince?: number | undefined
+  loaded?: number
+}
+
+export interface ReplicaDecision {
+  state: ReplicaState
+  /** The number of nodes that should have it: more are loaded, or idle ones are unloaded. */
+  wanted: number
+  /** Why there should be more or fewer, or why this number is right. */
+  why: 'minimum' | 'queue' | 'idle' | 'maximum' | 'enough'
+  /** The time of the next decision if nothing changes before. */
+  at: number | undefined
+}
+
+/** Milliseconds for which a queue must be long, or a minimum missed, before a replica is added. */
+const GROW_AFTER_MS = 2000
+/** There are too many nodes if the demand takes at most this share of the slots of one node fewer. */
+const IDLE_SHARE = 0.5
+/** Machines are asked for after this many milliseconds without room. */
+const LACKING_AFTER_MS = 30_000
+
+/**
+ * Decides how many nodes should have a model in memory. Called whenever its load has changed, and at `at`.
+ *
+ * - More, when no slot is free and the queue is at least half as long as a node has slots: enough for the demand, but
+ *   at most twice as many as now, and none while one is loading.
+ * - `min`, if there are fewer.
+ * - One less, when half the slots of the others would be enough, until one is gone.
+ * - Otherwise the current number: a model that its node unloads because it is unused is not loaded again.
+ *
+ * Demand must stay high or low for a while, to prevent flapping. `max` always applies.
+ */
+export function decideReplicas(
+  before: ReplicaState,
+  load: ReplicaLoad,
+  { min, max, cooldown }: ReplicaBounds,
+  now: number
+): ReplicaDecision {
+  const { loaded, loading, slots, free, running, queued } = load
+  const asked = running + queued
+  const each = loaded ? Math.max(1, slots / loaded) : 1
+  const present = loaded + loading
+
+  const isLong = loaded > 0 && !loading && !free && queued >= each / 2
+  const isIdle = loaded > Math.max(1, min) && !loading && asked <= IDLE_SHARE * each * (loaded - 1)
+  const longSince = isLong ? (before.longSince ?? now) : undefined
+  // The next one has its own cooldown.
+  const idleSince = isIdle ? ((before.loaded === loaded ? before.idleSince : undefined) ?? now) : undefined
+  const shortSince = present < min ? (before.shortSince ?? now) : undefined
+  const decide = (count: number, why: ReplicaDecision['why'], at?: number): ReplicaDecision => {
+    const wanted = Math.min(count, max)
+    return {
+      state: { shortSince, longSince, idleSince, loaded },
+      wanted,
+      why: wanted < count ? 'maximum' : why,
+      at
+    }
+  }
+
+  if (shortSince !== undefined) {
+    // A node that is lost for a moment need not be replaced.
+    if (now < shortSince + GROW_AFTER_MS) return decide(present, 'enough', shortSince + GROW_AFTER_MS)
+    return decide(min, 'minimum')
+  }
+  if (longSince !== undefined) {
+    if (now < longSince + GROW_AFTER_MS) return decide(present, 'enough', longSince + GROW_AFTER_MS)
+    // The queue stays long until there are more.
+    return decide(Math.max(loaded + 1, Math.min(Math.ceil(asked / each), 2 * loaded)), 'queue')
+  }
+  if (idleSince !== undefined) {
+    if (now < idleSince + cooldown) return decide(present, 'enough', idleSince + cooldown)
+    return decide(loaded - 1, 'idle')
+  }
+  return decide(present, 'enough')
+}
+
+/** The nodes of a source that can add machines, over all models. */
+export interface MachineLoad {
+  /** Nodes that it reports … */
+  known: number
+  /** … the nodes among them that are up … */
+  present: number
+  /** … and the nodes among those with a model in memory or loading. */
+  occupied: number
+  lacking: number
+}
+
+export interface MachineState {
+  wanted: number
+  /** Start of the current lack of room, in milliseconds. */
+  lackingSince?: number | undefined
+  /** Since when fewer nodes have been needed, and the maximum needed since then. */
+  low?: { since: number; peak: number } | undefined
+}
+
+/**
+ * Decides the minimum number of a source's nodes. Called whenever the load has changed, and at `at`.
+ *
+ * - More, when room has been lacking for a while.
+ * - Fewer, down to the maximum number that had models in memory during the cooldown. So a pause of the clients or the
+ *   restart of a node does not release a machine.
+ *
+ * @param before undefined at first: the reported nodes then count as wanted
+ * @param cooldown milliseconds for which fewer nodes must be enough
+ */
+export function decideMachines(
+  before: MachineState | undefined,
+  { known, present, occupied, lacking }: MachineLoad,
+  cooldown: number,
+  now: number
+): { state: MachineState; at: number | undefined } {
+  const lackingSince = lacking > 0 ? (before?.lackingSince ?? now) : undefined
+  const isLacking = lackingSince !== undefined && now >= lackingSince + LACKING_AFTER_MS
+  const need = isLacking ? present + lacking : occupied
+  const wanted = before?.wanted ?? known
+  const low = before?.low ?? { since: now, peak: need }
+  const peak = Math.max(low.peak, need)
+  const isOver = now >= low.since + cooldown
+  const state: MachineState = { wanted: need >= wanted ? need : isOver ? peak : wanted, lackingSince }
+  if (state.wanted > need) state.low = isOver ? { since: now, peak: need } : { since: low.since, peak }
+  const times = [
+    ...(lackingSince === undefined || isLacking ? [] : [lackingSince + LACKING_AFTER_MS]),
+    ...(state.low ? [state.low.since + cooldown] : [])
+  ]
+  return { state, at: times.length > 0 ? Math.min(...times) : undefined }
+}
 
 /** Milliseconds in which changes of nodes are handled together. */
 const DEBOUNCE_MS = 200
@@ -330,7 +471,7 @@ export class ReplicaKeeper {
     // The load waits until its node reports progress.
     wait()
     try {
-      for await (const { phase } of callLines<Progress>(member, ASK_PATH, { body, signal })) {
+      for await (const { phase } of member.lines<Progress>(ASK_PATH, { body, signal })) {
         if (phase === 'waiting' || phase === 'queued') {
           wait()
           continue
@@ -350,7 +491,7 @@ export class ReplicaKeeper {
     const { member, model } = this.#there(variant, name)
     // Not POST /api/stop, because that would abort new requests.
     const body = { model, keep_alive: 0, stream: false }
-    const reply = await callNode(member, '/api/generate', { body, signal: this.#closed.signal })
+    const reply = await member.call('/api/generate', { body, signal: this.#closed.signal })
     await reply.body.dump()
     this.#options.log.info({ model: variant.key, member: name }, 'a replica of a model was unloaded')
   }
@@ -366,7 +507,7 @@ export class ReplicaKeeper {
   /** @param lacking how many more nodes are needed @param chosen nodes that load something now */
   #askForMachines(lacking: number, chosen: ReadonlySet<string>, now: number): void {
     const { members, log } = this.#options
-    const growing = members.roster.growing
+    const growing = members.roster.growing()
     for (const source of this.#machines.keys()) if (!growing.includes(source)) this.#machines.delete(source)
     const up = members.all().filter(({ view }) => view.state === 'up')
     const isOccupied = (member: ClusterNode) => chosen.has(member.name) || [...member.engines].length > 0

@@ -1,4 +1,4 @@
-import { type OpenAiEvent, SseParser, toDelta } from '../../../../core/answers/openai-events.ts'
+import { type OpenAiEvent, SseParser } from '../../../../core/answers/openai-events.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 
 /*
@@ -8,24 +8,9 @@ import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts
 
 /** Maximum characters stored of an answer. A longer one cannot be continued elsewhere. */
 const MAX_STORED_CHARACTERS = 2 ** 20
-/** Maximum bytes stored unparsed. They are parsed only when their text is needed. */
-const MAX_UNPARSED_BYTES = 2 ** 17
-
 /** Names of the token limit. If a request has several, the first applies. */
 const TOKEN_LIMITS = ['max_tokens', 'n_predict', 'max_completion_tokens', 'max_output_tokens']
 
-/** An event of an OpenAI chat stream with llama-server's additions. */
-interface StreamEvent extends OpenAiEvent {
-  usage?: HostedUsage
-  timings?: Timings
-  prompt_progress?: unknown
-  [field: string]: unknown
-}
-interface HostedUsage {
-  prompt_tokens: number
-  completion_tokens: number
-  prompt_tokens_details?: { cached_tokens?: number }
-}
 type Timings = Record<string, number>
 
 interface Continuation {
@@ -55,15 +40,10 @@ export class ContinuedAnswer {
   #isCounted = false
   /** Prompt tokens, if the first node has counted them. */
   #prompt: Pick<TokenUsage, 'promptTokens' | 'cachedTokens'> | undefined
-  #unread: Buffer[] = []
-  #unreadBytes = 0
-  /** The names in the first event, which all events must have. */
-  #names: EngineFields | undefined
   #began = 0
   #latest = 0
   /** Totals before the current node took over: tokens, prompt tokens read again for them, and milliseconds. */
   #before: { tokens: number; read: number; ms: number } | undefined
-  #lines = new SseParser()
 
   constructor(call: 'chat' | 'completion', request: EngineFields) {
     this.#call = call
@@ -71,21 +51,14 @@ export class ContinuedAnswer {
   }
 
   get text(): string {
-    this.#readBytes()
     return this.#thinking + this.#content
   }
 
   /** Stores a piece that the client gets. @param begun whether the answer has begun, after prompt processing */
-  keep(piece: readonly Delta[] | Buffer, begun = true): void {
+  keep(piece: readonly Delta[], begun = true): void {
     this.#latest = performance.now()
     if (begun) this.#began ||= this.#latest
-    if (!Buffer.isBuffer(piece)) {
-      for (const delta of piece as readonly Delta[]) this.#note(delta)
-      return
-    }
-    this.#unread.push(piece)
-    this.#unreadBytes += piece.length
-    if (this.#unreadBytes > MAX_UNPARSED_BYTES) this.#readBytes()
+    for (const delta of piece) this.#note(delta)
   }
 
   /**
@@ -94,7 +67,6 @@ export class ContinuedAnswer {
    * @param tokens number of tokens in `text`, if a node has counted them
    */
   ending(tokens: number): Ending | undefined {
-    this.#readBytes()
     const completionTokens = Math.max(this.#pieces, tokens)
     const isEnd = this.#isFinished || completionTokens >= (getTokenLimit(this.#request) ?? Number.POSITIVE_INFINITY)
     return isEnd && hasOneChoice(this.#call, this.#request) ? { completionTokens, prompt: this.#prompt } : undefined
@@ -106,25 +78,12 @@ export class ContinuedAnswer {
     return [{ ...(!this.#isFinished && { finish: 'length' }), usage, timing }]
   }
 
-  /** The missing end of the answer, as events. @param usage undefined if the prompt was not counted */
-  lastEvents(usage: TokenUsage | undefined): Buffer {
-    const isText = this.#call === 'completion'
-    const counts = usage && !this.#isCounted ? { usage: hostedUsage(usage) } : {}
-    const choice = { index: 0, finish_reason: 'length', ...(isText ? { text: '', logprobs: null } : { delta: {} }) }
-    const wanted = this.#request.stream_options as { include_usage?: boolean } | undefined
-    const events: EngineFields[] = []
-    if (!this.#isFinished) events.push({ ...this.#names, choices: [choice], ...(isText && counts) })
-    if (!isText && 'usage' in counts && wanted?.include_usage) events.push({ ...this.#names, choices: [], ...counts })
-    return Buffer.from([...events.map(event => JSON.stringify(event)), '[DONE]'].map(frame).join(''))
-  }
-
   /**
    * Returns the request that continues the answer at another node. Undefined if that is not safe: within a tool call,
    * in the middle of output that a grammar or schema constrains, or with several choices.
    * @param tokens the tokens of `text`, fewer than its limit
    */
   continuation(tokens: readonly number[]): Continuation | undefined {
-    this.#readBytes()
     if (this.#isFixed || !canBeContinued(this.#call, this.#request)) return undefined
     // Some pieces contain several tokens, and some texts have fewer tokens than were generated.
     const sofar = Math.max(this.#pieces, tokens.length)
@@ -135,7 +94,6 @@ export class ContinuedAnswer {
       request.max_tokens = limit - sofar
     }
     this.#before = { tokens: sofar, read: tokens.length, ms: this.#latest - this.#began }
-    this.#lines = new SseParser()
     if (this.#call === 'completion') {
       const { prompt } = request
       const more = Array.isArray(prompt) ? [...prompt, ...tokens] : `${prompt}${this.#content}`
@@ -153,22 +111,12 @@ export class ContinuedAnswer {
   }
 
   /** Rewrites a piece of the current node for the client. It is empty if it contains nothing new. */
-  join<Piece extends readonly Delta[] | Buffer>(piece: Piece): Piece {
+  join(piece: readonly Delta[]): readonly Delta[] {
     if (!this.#before) return piece
-    if (!Buffer.isBuffer(piece)) {
-      const deltas = (piece as readonly Delta[]).filter(({ reading }) => !reading)
-      return deltas.map(delta => this.#joinedDelta(delta)) as readonly Delta[] as Piece
-    }
-    let text = ''
-    for (const payload of this.#lines.push(piece)) {
-      const event = payload === '[DONE]' ? undefined : (JSON.parse(payload) as StreamEvent)
-      if (!event) text += frame(payload)
-      else if (!isOpening(event)) text += frame(JSON.stringify(this.#joinedEvent(event)))
-    }
-    return Buffer.from(text) as Buffer as Piece
+    return piece.filter(({ reading }) => !reading).map(delta => this.#joinedDelta(delta))
   }
 
-  joinedUsage(usage: TokenUsage): TokenUsage {
+  #joinedUsage(usage: TokenUsage): TokenUsage {
     if (!this.#before) return usage
     const { tokens, read } = this.#before
     const promptTokens = this.#prompt?.promptTokens ?? Math.max(0, usage.promptTokens - read)
@@ -183,19 +131,9 @@ export class ContinuedAnswer {
     const timings = extra?.timings as Timings | undefined
     return {
       ...delta,
-      ...(usage && { usage: this.joinedUsage(usage) }),
+      ...(usage && { usage: this.#joinedUsage(usage) }),
       ...(timing && { timing: { ...timing, generation: timing.generation + this.#before!.ms } }),
       ...(extra && { extra: { ...extra, ...(timings && { timings: this.#joinedTimings(timings) }) } })
-    }
-  }
-
-  #joinedEvent(event: StreamEvent): StreamEvent {
-    const { usage, timings } = event
-    return {
-      ...event,
-      ...this.#names,
-      ...(usage && { usage: hostedUsage(this.joinedUsage(toUsage(usage))) }),
-      ...(timings && { timings: this.#joinedTimings(timings) })
     }
   }
 
@@ -210,20 +148,6 @@ export class ContinuedAnswer {
       predicted_ms,
       predicted_per_token_ms: predicted_ms / Math.max(1, predicted_n),
       predicted_per_second: (1000 * predicted_n) / Math.max(1, predicted_ms)
-    }
-  }
-
-  #readBytes(): void {
-    if (this.#unread.length === 0) return
-    const text = Buffer.concat(this.#unread)
-    this.#unread = []
-    this.#unreadBytes = 0
-    for (const payload of new SseParser().push(text)) {
-      if (payload === '[DONE]') continue
-      const event = JSON.parse(payload) as StreamEvent
-      const { id, created, model, object, system_fingerprint, usage } = event
-      this.#names ??= { id, created, model, object, ...(system_fingerprint !== undefined && { system_fingerprint }) }
-      this.#note({ ...toDelta(event), ...(usage && { usage: toUsage(usage) }) })
     }
   }
 
@@ -244,17 +168,6 @@ export class ContinuedAnswer {
   }
 }
 
-const frame = (payload: string) => `data: ${payload}\n\n`
-
-/** An event with only the role or the progress of prompt processing. */
-function isOpening({ choices, prompt_progress, usage, timings }: StreamEvent): boolean {
-  if (prompt_progress) return true
-  const choice = choices?.[0]
-  const { content, reasoning_content, tool_calls } = choice?.delta ?? {}
-  const says = content || reasoning_content || tool_calls || choice?.text || choice?.finish_reason
-  return !says && Boolean(choice) && !usage && !timings
-}
-
 /** Whether a piece of a stream has content, and not only the role or the progress of prompt processing. */
 export function hasAnswerContent(piece: readonly Delta[] | Buffer): boolean {
   if (Buffer.isBuffer(piece)) {
@@ -264,6 +177,17 @@ export function hasAnswerContent(piece: readonly Delta[] | Buffer): boolean {
     ({ content, thinking, toolCalls, finish, logprobs, bytes, json }) =>
       content || thinking || toolCalls || finish || logprobs || bytes || json
   )
+}
+
+type StreamEvent = OpenAiEvent & Partial<Record<'usage' | 'timings' | 'prompt_progress', unknown>>
+
+/** An event with only the role or the progress of prompt processing. */
+function isOpening({ choices, prompt_progress, usage, timings }: StreamEvent): boolean {
+  if (prompt_progress) return true
+  const choice = choices?.[0]
+  const { content, reasoning_content, tool_calls } = choice?.delta ?? {}
+  const says = content || reasoning_content || tool_calls || choice?.text || choice?.finish_reason
+  return !says && Boolean(choice) && !usage && !timings
 }
 
 function getTokenLimit(request: EngineFields): number | undefined {
@@ -290,16 +214,3 @@ function canBeContinued(call: 'chat' | 'completion', request: EngineFields): boo
   // Without this the engine would repeat the existing text.
   return continue_final_message === true && !echo && typeof (last.content ?? '') === 'string'
 }
-
-const toUsage = ({ prompt_tokens, completion_tokens, prompt_tokens_details }: HostedUsage): TokenUsage => ({
-  promptTokens: prompt_tokens,
-  cachedTokens: prompt_tokens_details?.cached_tokens ?? 0,
-  completionTokens: completion_tokens
-})
-
-const hostedUsage = ({ promptTokens, cachedTokens, completionTokens }: TokenUsage): HostedUsage & EngineFields => ({
-  completion_tokens: completionTokens,
-  prompt_tokens: promptTokens,
-  total_tokens: promptTokens + completionTokens,
-  prompt_tokens_details: { cached_tokens: cachedTokens }
-})

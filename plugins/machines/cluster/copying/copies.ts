@@ -2,15 +2,14 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { FileMirror, PullPlan } from '../../../../core/contracts/downloads.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
 import type { LoadingRecord } from '../../../../core/contracts/native-records.ts'
-import { type OnProgress, type Progress, progressText } from '../../../../core/contracts/progress.ts'
+import { type OnProgress, type Progress, progressText, type Waiting } from '../../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { formatModelName, modelKey } from '../../../../core/models/model-name.ts'
-import { untilAborted } from '../../../../core/system/abort-signals.ts'
+import { SharedWork } from '../../../../core/system/shared-work.ts'
 import type { DescribedModel } from '../asking/ask-protocol.ts'
-import { callLines, callNode, explainFailure } from '../asking/node-call.ts'
 import type { ClusterNode } from '../nodes/node.ts'
 import type { ClusterNodes } from '../nodes/nodes.ts'
-import { COPY_PATH, type OpenSource, type SourceFiles, TICKETS_PATH } from './source-files.ts'
+import { COPY_PATH, type CopySource, type OpenSource, type SourceFiles, TICKETS_PATH } from './source-files.ts'
 
 /** A node that lacks a model, and a node that has it. */
 type Way = Record<'member' | 'from', Pick<ClusterNode, 'name'>>
@@ -23,133 +22,85 @@ export interface CopyFailure {
 }
 
 interface Copy {
+  key: string
   variant: Model
   to: ClusterNode
-  from: ClusterNode
   progress: Progress
-  waiting: Set<OnProgress>
-  controller: AbortController
-  ended: Promise<CopyFailure | undefined>
 }
 
-/** Copies of models from one node to another that requests of this server wait for. */
-export class Copies {
-  readonly #members: ClusterNodes
-  readonly #changed: () => void
-  readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
-  readonly #going = new Set<Copy>()
+export type Copies = ReturnType<typeof createCopies>
 
-  /** @param changed called when a copy has begun, ended or progressed */
-  constructor(members: ClusterNodes, changed: () => void, log: Pick<FastifyBaseLogger, 'info' | 'warn'>) {
-    this.#members = members
-    this.#changed = changed
-    this.#log = log
-  }
+/**
+ * Copies models from one node to another while requests of this server wait for them.
+ * @param changed called when a copy has begun, ended or progressed
+ */
+export function createCopies(
+  members: ClusterNodes,
+  changed: () => void,
+  log: Pick<FastifyBaseLogger, 'info' | 'warn'>
+) {
+  const work = new SharedWork<CopyFailure | undefined>()
+  const running = new Set<Copy>()
 
-  /**
-   * Copies a model from one node to another. All requests that want it there wait for one copy. The copy continues as
-   * long as a request waits for it and then pauses. The next copy resumes it.
-   * @param isOpen whether it may be at a node
-   * @returns undefined when the node has it
-   * @throws the signal's reason
-   */
-  async copy(
-    variant: Model,
-    way: Way,
-    isOpen: (member: string) => boolean,
-    signal: AbortSignal,
-    onProgress: OnProgress = () => {}
-  ): Promise<CopyFailure | undefined> {
-    const isShared = (copy: Copy) => copy.variant.key === variant.key && isOpen(copy.to.name)
-    const copy = [...this.#going].find(isShared) ?? this.#begin(variant, way)
-    // A new function: the same one may wait twice.
-    const listener: OnProgress = progress => onProgress(progress)
-    copy.waiting.add(listener)
-    listener(copy.progress)
-    try {
-      return await untilAborted(copy.ended, signal)
-    } finally {
-      copy.waiting.delete(listener)
-      if (copy.waiting.size === 0) {
-        this.#end(copy)
-        copy.controller.abort(new Error('nobody waits for it any more'))
-      }
+  async function copyOnce(key: string, variant: Model, to: ClusterNode, from: ClusterNode, waiting: Required<Waiting>) {
+    const subject = `${variant.publicName} from ${from.name}`
+    const copy: Copy = { key, variant, to, progress: { phase: 'copying', subject } }
+    const { signal } = waiting
+    const onProgress = (progress: Progress) => {
+      const isSame = progressText(progress) === progressText(copy.progress)
+      copy.progress = progress
+      if (isSame) return
+      waiting.onProgress(progress)
+      changed()
     }
-  }
-
-  loading(): LoadingRecord[] {
-    return [...this.#going].map(({ variant, to, progress, waiting }) => ({
-      name: variant.publicName,
-      model: variant.publicName,
-      format: variant.format,
-      mode: 'chat' as const,
-      state: 'copying' as const,
-      status: progressText(progress),
-      ...(progress.fraction !== undefined && { progress: progress.fraction }),
-      queued: waiting.size,
-      member: to.name
-    }))
-  }
-
-  #begin(variant: Model, way: Way): Copy {
-    const [to, from] = [this.#members.require(way.member.name), this.#members.require(way.from.name)]
-    const copy: Copy = {
-      variant,
-      to,
-      from,
-      progress: { phase: 'copying', subject: `${variant.publicName} from ${from.name}` },
-      waiting: new Set(),
-      controller: new AbortController(),
-      ended: Promise.resolve(undefined)
-    }
-    this.#going.add(copy)
     const fields = { model: variant.publicName, member: to.name, from: from.name }
-    this.#log.info(fields, 'a model is copied from one member to another')
-    copy.ended = this.#run(copy).then(failure => {
-      this.#end(copy)
-      if (!failure) this.#log.info(fields, 'a model was copied from one member to another')
-      else if (!copy.controller.signal.aborted) {
-        this.#log.warn({ ...fields, code: failure.error.code, reason: failure.error.message }, 'a model was not copied')
+    log.info(fields, 'a model is copied from one member to another')
+    running.add(copy)
+    waiting.onProgress(copy.progress)
+    changed()
+    try {
+      const failure = await transfer(variant, to, from, { signal, onProgress })
+      if (!failure) log.info(fields, 'a model was copied from one member to another')
+      else if (!signal.aborted) {
+        log.warn({ ...fields, code: failure.error.code, reason: failure.error.message }, 'a model was not copied')
       }
       return failure
-    })
-    this.#changed()
-    return copy
+    } finally {
+      running.delete(copy)
+      changed()
+    }
   }
 
-  #end(copy: Copy): void {
-    if (this.#going.delete(copy)) this.#changed()
-  }
-
-  async #run(copy: Copy): Promise<CopyFailure | undefined> {
-    const { variant, to, from } = copy
-    const { signal } = copy.controller
+  async function transfer(
+    variant: Model,
+    to: ClusterNode,
+    from: ClusterNode,
+    { signal, onProgress }: Required<Waiting>
+  ): Promise<CopyFailure | undefined> {
     const failed = (why: string) =>
       new CorralError(
         'copy_failed',
         `"${variant.publicName}" could not be copied from member "${from.name}" to "${to.name}": ${why}. The part that was copied is kept. Send the request again. GET /api/cluster shows the state of the members.`
       )
-    let ticket: string
+    let source: CopySource
     try {
-      const name = this.#members.nameAt(from, variant) ?? variant.publicName
-      ticket = await requestTicket(from, name, signal)
+      source = await sourceAt(from, members.nameAt(from, variant) ?? variant.publicName, signal)
     } catch (error) {
-      const why = explainFailure(from, error)
+      const why = from.explain(error)
       if (!signal.aborted && !(error instanceof CorralError)) from.suspect(why)
       return { error: failed(`"${from.name}" does not permit it: ${why}`), from: from.name }
     }
     let before: number | undefined
     let now = 0
     try {
-      const { url, tlsName } = from.known
+      const { name, tlsName, ...rest } = source
       const body = {
-        source: from.name,
-        url: new URL(url).origin,
+        source: name,
         ...(tlsName !== undefined && { tls_name: tlsName }),
-        ticket,
+        ...rest,
         digest: variant.digest
       }
-      const lines = callLines<{ progress?: Progress; model?: DescribedModel }>(to, COPY_PATH, { body, signal })
+      const lines = to.lines<{ progress?: Progress; model?: DescribedModel }>(COPY_PATH, { body, signal })
       for await (const { progress, model } of lines) {
         if (model) return void to.learn(model)
         if (!progress) continue
@@ -157,7 +108,7 @@ export class Copies {
           before ??= progress.completed
           now = progress.completed
         }
-        this.#progressed(copy, progress)
+        onProgress(progress)
       }
       throw new Error('its answer ended before the model was there')
     } catch (error) {
@@ -174,19 +125,48 @@ export class Copies {
     }
   }
 
-  #progressed(copy: Copy, progress: Progress): void {
-    const before = progressText(copy.progress)
-    copy.progress = progress
-    if (progressText(progress) === before) return
-    for (const listener of copy.waiting) listener(progress)
-    this.#changed()
+  return {
+    /**
+     * Copies a model from one node to another. All requests that want it there wait for one copy. The copy continues as
+     * long as a request waits for it and then pauses. The next copy resumes it.
+     * @param isOpen whether it may be at a node
+     * @returns undefined when the node has it
+     * @throws the signal's reason
+     */
+    async copy(
+      variant: Model,
+      way: Way,
+      isOpen: (member: string) => boolean,
+      signal: AbortSignal,
+      onProgress?: OnProgress
+    ): Promise<CopyFailure | undefined> {
+      const shared = [...running].find(copy => copy.variant.key === variant.key && isOpen(copy.to.name))
+      const [to, from] = [members.require(way.member.name), members.require(way.from.name)]
+      const key = shared?.key ?? `${variant.key} ${to.name}`
+      return await work.run(key, { signal, onProgress }, waiting => copyOnce(key, variant, to, from, waiting))
+    },
+
+    loading: (): LoadingRecord[] =>
+      [...running].map(({ key, variant, to, progress }) => ({
+        name: variant.publicName,
+        model: variant.publicName,
+        format: variant.format,
+        mode: 'chat',
+        state: 'copying',
+        status: progressText(progress),
+        ...(progress.fraction !== undefined && { progress: progress.fraction }),
+        queued: work.callers(key),
+        member: to.name
+      }))
   }
 }
 
 /** Asks a node for permission to copy a model. @param model its name there @throws CorralError of its refusal */
-async function requestTicket(member: ClusterNode, model: string, signal: AbortSignal): Promise<string> {
-  const reply = await callNode(member, TICKETS_PATH, { body: { model }, signal })
-  return JSON.parse(await reply.body.text()).ticket
+async function sourceAt(member: ClusterNode, model: string, signal: AbortSignal): Promise<CopySource> {
+  const reply = await member.call(TICKETS_PATH, { body: { model }, signal })
+  const { ticket } = JSON.parse(await reply.body.text())
+  const { url, tlsName } = member.known
+  return { name: member.name, url: new URL(url).origin, tlsName, ticket }
 }
 
 const MAX_ASKED_NODES = 4
@@ -213,9 +193,7 @@ export function nodeFiles(
       holders.slice(0, MAX_ASKED_NODES).map(async member => {
         const { publicName } = member.models.get(key)!
         try {
-          const { url, tlsName } = member.known
-          const ticket = await requestTicket(member, publicName, signal)
-          const source = await sources.open({ name: member.name, url: new URL(url).origin, tlsName, ticket }, signal)
+          const source = await sources.open(await sourceAt(member, publicName, signal), signal)
           await source.close()
           return [{ member: member.name, source, given: new Set<string>() }]
         } catch (error) {

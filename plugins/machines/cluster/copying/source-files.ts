@@ -1,7 +1,7 @@
 import type { FastifyBaseLogger } from 'fastify'
 import { Type } from 'typebox'
 import type { PullCaller, PullPlan } from '../../../../core/contracts/downloads.ts'
-import type { FileLocation, Hub } from '../../../../core/contracts/hubs.ts'
+import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { Format, Sha256 } from '../../../../core/contracts/native-records.ts'
 import type { Progress } from '../../../../core/contracts/progress.ts'
 import type { Services } from '../../../../core/contracts/services.ts'
@@ -14,7 +14,7 @@ import { abortAfter } from '../../../../core/system/abort-signals.ts'
 import { parseJson } from '../../../../core/system/json-file.ts'
 import { bareHost } from '../../../../core/system/private-address.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { type ConnectionSettings, connectionFault, NodeConnection } from '../nodes/node-connection.ts'
+import { type ConnectionSettings, connectionFault, NodeConnection } from '../nodes/node.ts'
 
 /*
  * How a node copies a model from another one. The gateway asks the node that has it for a ticket and passes the ticket
@@ -75,6 +75,7 @@ interface Offer {
   variant: Pick<StoredVariant, 'format' | 'digest' | 'origin' | 'files' | 'defaults' | 'revision'>
 }
 
+export type SourceFiles = ReturnType<typeof sourceFiles>
 export type OpenSource = Awaited<ReturnType<SourceFiles['open']>>
 
 interface SourceSettings extends ConnectionSettings {
@@ -83,71 +84,17 @@ interface SourceSettings extends ConnectionSettings {
 }
 
 /** Reads models of other servers with tickets that these have issued. */
-export class SourceFiles {
-  readonly #services: Pick<Services, 'storage' | 'downloads'>
-  readonly #settings: SourceSettings
-  readonly #log: Pick<FastifyBaseLogger, 'warn'>
+export function sourceFiles(
+  { storage, downloads }: Pick<Services, 'storage' | 'downloads'>,
+  settings: SourceSettings,
+  log: Pick<FastifyBaseLogger, 'warn'>
+) {
   /** Sources of copies in progress, with the files that were located there. */
-  readonly #open = new Map<OpenSource, Set<string>>()
-
-  constructor(
-    services: Pick<Services, 'storage' | 'downloads'>,
-    settings: SourceSettings,
-    log: Pick<FastifyBaseLogger, 'warn'>
-  ) {
-    this.#services = services
-    this.#settings = settings
-    this.#log = log
-    services.downloads.addHub(this.#hub())
-  }
-
-  /**
-   * Copies a model or resumes its copy.
-   * @param digest the model's digest; others are refused
-   * @throws CorralError `copy_failed` if the source is at fault; `model_exists`, `insufficient_storage` and other
-   * errors of pulls; the signal's reason
-   */
-  async copy(
-    source: CopySource,
-    digest: string,
-    caller: PullCaller,
-    signal: AbortSignal,
-    onProgress: (progress: Progress) => void
-  ): Promise<StoredVariant> {
-    const { downloads, storage } = this.#services
-    const opened = await this.open(source, signal)
-    const { name, variant } = opened.offer
-    const model = formatModelName(name)
-    const subject = `${model} from ${source.name}`
-    this.#open.set(opened, new Set())
-    try {
-      if (variant.digest !== digest) throw failed(model, source, 'it now has other files of it')
-      const present = storage.find(name)
-      if (present?.digest === digest) return present
-      this.#refuseOther(name, variant, present)
-      const pull = await downloads.pull(createPlan(opened.offer, source), { detached: false, caller })
-      await pull?.watch(
-        () => {
-          const { completed, total } = pull.record()
-          onProgress({ phase: 'copying', subject, completed, total, fraction: total ? completed / total : 1 })
-        },
-        signal,
-        () => onProgress({ phase: 'waiting', subject: 'for other pulls' })
-      )
-      return storage.get(name)
-    } catch (error) {
-      signal.throwIfAborted()
-      throw SOURCE_FAULT_CODES.has((error as CorralError).code) ? failed(model, source, explainFault(error)) : error
-    } finally {
-      this.#open.delete(opened)
-      await opened.close()
-    }
-  }
+  const copied = new Map<OpenSource, Set<string>>()
 
   /** Redeems a ticket. @throws CorralError `copy_failed` */
-  async open(source: CopySource, signal: AbortSignal) {
+  async function open(source: CopySource, signal: AbortSignal) {
     const { url, tlsName, name, ticket } = source
-    const settings = this.#settings
     const { authority } = settings
     const known = { name, url, ...(tlsName !== undefined && { tlsName }) }
     const until = (signal: AbortSignal) => AbortSignal.any([signal, abortAfter(settings.silence)])
@@ -161,7 +108,7 @@ export class SourceFiles {
     } catch (error) {
       signal.throwIfAborted()
       // The exact fault of an address is only logged, so that clients cannot probe addresses with it.
-      this.#log.warn({ source: name, url, reason: connectionFault(error) }, 'a model cannot be copied from a server')
+      log.warn({ source: name, url, reason: connectionFault(error) }, 'a model cannot be copied from a server')
       throw failed('The model', source, 'the member that lacks it cannot get it from there, and its log says why')
     } finally {
       await redeeming.close()
@@ -203,8 +150,8 @@ export class SourceFiles {
   }
 
   /** @throws CorralError `model_exists` if a copy would replace something else */
-  #refuseOther(name: Offer['name'], { origin }: Offer['variant'], present: StoredVariant | undefined): void {
-    const other = present ?? conflictingVariant(this.#services.storage.variants(name), origin, name.variant)
+  function refuseOther(name: Offer['name'], { origin }: Offer['variant'], present: StoredVariant | undefined): void {
+    const other = present ?? conflictingVariant(storage.variants(name), origin, name.variant)
     if (!other) return
     throw new CorralError(
       'model_exists',
@@ -213,29 +160,73 @@ export class SourceFiles {
     )
   }
 
-  #hub(): Hub {
-    const gone = (id: string) =>
-      new CorralError(
-        'copy_failed',
-        `The server that "${id}" was being copied from is unknown or no longer answers. The part that was copied is kept. The next request for it at the gateway resumes the copy, and "corral pull ${id}" fetches it from its hub.`
-      )
-    return {
-      name: HUB,
-      title: 'The members of a cluster',
-      prefixes: [],
-      async repository({ id }) {
-        throw gone(id)
-      },
-      locate: async ({ id }, { sha256 }, signal) => {
-        for (const [source, located] of this.#open) {
-          const location = source.locate(sha256)
-          if (!location || sha256 === undefined) continue
-          // The file was located there before, and the location did not work.
-          if (located.has(sha256) && !(await source.answers(sha256, signal))) continue
-          located.add(sha256)
-          return location
-        }
-        throw gone(id)
+  const gone = (id: string) =>
+    new CorralError(
+      'copy_failed',
+      `The server that "${id}" was being copied from is unknown or no longer answers. The part that was copied is kept. The next request for it at the gateway resumes the copy, and "corral pull ${id}" fetches it from its hub.`
+    )
+  downloads.addHub({
+    name: HUB,
+    title: 'The members of a cluster',
+    prefixes: [],
+    async repository({ id }) {
+      throw gone(id)
+    },
+    async locate({ id }, { sha256 }, signal) {
+      for (const [source, located] of copied) {
+        const location = source.locate(sha256)
+        if (!location || sha256 === undefined) continue
+        // The file was located there before, and the location did not work.
+        if (located.has(sha256) && !(await source.answers(sha256, signal))) continue
+        located.add(sha256)
+        return location
+      }
+      throw gone(id)
+    }
+  })
+
+  return {
+    open,
+
+    /**
+     * Copies a model or resumes its copy.
+     * @param digest the model's digest; others are refused
+     * @throws CorralError `copy_failed` if the source is at fault; `model_exists`, `insufficient_storage` and other
+     * errors of pulls; the signal's reason
+     */
+    async copy(
+      source: CopySource,
+      digest: string,
+      caller: PullCaller,
+      signal: AbortSignal,
+      onProgress: (progress: Progress) => void
+    ): Promise<StoredVariant> {
+      const opened = await open(source, signal)
+      const { name, variant } = opened.offer
+      const model = formatModelName(name)
+      const subject = `${model} from ${source.name}`
+      copied.set(opened, new Set())
+      try {
+        if (variant.digest !== digest) throw failed(model, source, 'it now has other files of it')
+        const present = storage.find(name)
+        if (present?.digest === digest) return present
+        refuseOther(name, variant, present)
+        const pull = await downloads.pull(createPlan(opened.offer, source), { detached: false, caller })
+        await pull?.watch(
+          () => {
+            const { completed, total } = pull.record()
+            onProgress({ phase: 'copying', subject, completed, total, fraction: total ? completed / total : 1 })
+          },
+          signal,
+          () => onProgress({ phase: 'waiting', subject: 'for other pulls' })
+        )
+        return storage.get(name)
+      } catch (error) {
+        signal.throwIfAborted()
+        throw SOURCE_FAULT_CODES.has((error as CorralError).code) ? failed(model, source, explainFault(error)) : error
+      } finally {
+        copied.delete(opened)
+        await opened.close()
       }
     }
   }

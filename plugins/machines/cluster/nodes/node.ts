@@ -1,17 +1,28 @@
+import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { rootCertificates } from 'node:tls'
 import type { FastifyBaseLogger } from 'fastify'
+import type { Agent, Dispatcher } from 'undici'
 import { SseParser } from '../../../../core/answers/openai-events.ts'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../../core/contracts/native-records.ts'
+import type { KnownMember } from '../../../../core/contracts/services.ts'
 import type { StateTopic } from '../../../../core/contracts/state-events.ts'
+import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { StateRecords } from '../../../../core/http/state-records.ts'
 import { momentAt } from '../../../../core/system/clock.ts'
 import { version as ownVersion } from '../../../../core/system/package-info.ts'
 import { serverId } from '../../../../core/system/server-id.ts'
-import { DESCRIBE_PATH, type DescribedModel } from '../asking/ask-protocol.ts'
-import { modelKey, type NodeModel, type NodeView } from '../placement/cluster-view.ts'
-import { type ConnectionSettings, connectionFault, NodeConnection } from './node-connection.ts'
-import type { ListedNode } from './roster.ts'
+import {
+  DESCRIBE_PATH,
+  type DescribedModel,
+  FAILURE_TRAILER,
+  parseFailedReply,
+  parseFailure,
+  readLines
+} from '../asking/ask-protocol.ts'
+import { modelKey, type NodeModel, type NodeView } from '../placement/choose-node.ts'
+import FAULTS from './connection-faults.json' with { type: 'json' }
 
 /** Seconds after which a node's feed sends something. */
 const HEARTBEAT_S = 2
@@ -27,6 +38,11 @@ const NEVER_PREFIX = '2999-'
 /** States of an engine that is loaded only if a request waits for it. */
 const UNLOADED_STATES = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
 const MAX_DESCRIBED = 100
+
+/** A node as its source reports it, with a name unique among all nodes. */
+export interface ListedNode extends KnownMember {
+  readonly source: string
+}
 
 export interface MemberSettings extends ConnectionSettings {
   /** Milliseconds of silence after which a node counts as lost. */
@@ -123,8 +139,29 @@ export class ClusterNode {
     return this.#presence.signal
   }
 
-  /** Explains why a connection to it failed. */
+  /** Sends a request. Fails when the node is lost. @throws CorralError of its refusal; the signal's reason; Error */
+  async call(
+    path: string,
+    { method = 'POST', signal, ...sent }: { method?: 'POST' | 'DELETE'; body?: object; signal?: AbortSignal }
+  ): Promise<NodeReply> {
+    const until = signal ? AbortSignal.any([signal, this.presence]) : this.presence
+    const reply = await this.connection.send(method, path, { ...sent, signal: until })
+    if (reply.statusCode === 200) return reply
+    const failure = parseFailedReply(await reply.body.text(), reply.headers)
+    throw failure ?? new Error(`it answered with status ${reply.statusCode}`)
+  }
+
+  /** Yields the lines of a streamed reply. @throws CorralError of a failure after the first line */
+  async *lines<Line>(...call: Parameters<ClusterNode['call']>): AsyncGenerator<Line> {
+    const { body, trailers } = await this.call(...call)
+    for await (const line of readLines(body)) yield JSON.parse(line) as Line
+    const failure = trailers[FAILURE_TRAILER]
+    if (failure !== undefined) throw parseFailure(failure) ?? new Error(failure)
+  }
+
+  /** Explains why a request to it failed. */
   explain(error: unknown): string {
+    if (error instanceof CorralError) return error.message.replace(/\.$/, '')
     const { aborted, reason } = this.presence
     return aborted ? String(reason.message) : connectionFault(error)
   }
@@ -530,4 +567,75 @@ function sum(numbers: Iterable<number>): number {
   let total = 0
   for (const number of numbers) total += number
   return total
+}
+
+export interface ConnectionSettings {
+  connectTimeout: number
+  /** File with certificates of authorities, in addition to the system's. Empty means none. */
+  ca: string
+}
+
+/** A node's answer before its body is read. */
+export type NodeReply = Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body' | 'trailers'>
+
+/** The connections to one node. Answers have no time limit: only the client or a lost node ends them. */
+export class NodeConnection {
+  readonly url: string
+  readonly #options: Agent.Options
+  #agent: Promise<Agent> | undefined
+  readonly #key: string | undefined
+
+  constructor({ url, key, tlsName }: KnownMember, { connectTimeout, ca }: ConnectionSettings) {
+    this.url = new URL(url).origin
+    this.#key = key === '' ? undefined : key
+    this.#options = {
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      pipelining: 1,
+      connect: {
+        timeout: connectTimeout,
+        keepAlive: true,
+        ...(tlsName !== undefined && { servername: tlsName }),
+        ...(ca !== '' && { ca: [...rootCertificates, readFileSync(ca, 'utf8')] })
+      }
+    }
+  }
+
+  /** Imported with the first request, since most servers have no nodes. */
+  #connect(): Promise<Agent> {
+    this.#agent ??= import('undici').then(({ Agent }) => new Agent(this.#options))
+    return this.#agent
+  }
+
+  /** @param body sent as JSON unless it is text already */
+  async send(
+    method: 'GET' | 'HEAD' | 'POST' | 'DELETE',
+    path: string,
+    { body, signal, headers }: { body?: object | string; signal: AbortSignal; headers?: Record<string, string> }
+  ): Promise<NodeReply> {
+    const { request } = await import('undici')
+    return await request(this.url + path, {
+      method,
+      dispatcher: await this.#connect(),
+      signal,
+      headers: {
+        ...headers,
+        ...(this.#key !== undefined && { authorization: `Bearer ${this.#key}` }),
+        ...(body !== undefined && { 'content-type': 'application/json' })
+      },
+      ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) })
+    })
+  }
+
+  async close(): Promise<void> {
+    await (await this.#agent)?.destroy()
+  }
+}
+
+/** Explains why a connection failed, and what to check. Never contains a key. */
+export function connectionFault(error: unknown): string {
+  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
+  const { code = '', name } = (cause ?? {}) as { code?: string; name?: string }
+  if (name === 'HTTPParserError') return 'what listens at its address does not speak HTTP'
+  return (FAULTS as Record<string, string>)[code] ?? errorMessage(cause)
 }

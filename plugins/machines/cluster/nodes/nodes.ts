@@ -1,15 +1,18 @@
+import { promises as dns } from 'node:dns'
+import { isIPv6 } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Elsewhere } from '../../../../core/contracts/built-in-services.ts'
 import type { BroughtModel, Model } from '../../../../core/contracts/models.ts'
 import type { MemberRecord } from '../../../../core/contracts/native-records.ts'
+import type { KnownMember, MemberSource } from '../../../../core/contracts/services.ts'
 import type { StateTopic } from '../../../../core/contracts/state-events.ts'
-import { CorralError, errorMessage } from '../../../../core/errors.ts'
+import { CorralError, errorMessage, isSystemError } from '../../../../core/errors.ts'
 import { formatModelName } from '../../../../core/models/model-name.ts'
 import type { DescribedModel } from '../asking/ask-protocol.ts'
-import { ClusterView } from '../placement/cluster-view.ts'
+import { ClusterView } from '../placement/choose-node.ts'
 import { PrefixMemory } from '../placement/prefix-memory.ts'
-import { ClusterNode, type MemberSettings } from './node.ts'
-import { type ListedNode, Roster } from './roster.ts'
+import { ClusterNode, type ListedNode, type MemberSettings } from './node.ts'
 
 interface MembersOptions {
   settings: MemberSettings
@@ -40,14 +43,7 @@ export class ClusterNodes {
 
   constructor(options: MembersOptions) {
     this.#options = options
-    const { log } = options
-    this.roster = new Roster({
-      changed: members => this.#take(members),
-      faulty(source, reason) {
-        if (reason === undefined) log.info({ source }, 'a source of members works again')
-        else log.warn({ source, reason }, 'a source of members fails; the known members stay')
-      }
-    })
+    this.roster = createRoster(members => this.#take(members), options.log)
   }
 
   /** Follows the sources. Resolves when each node known by then was reached, or could not be. */
@@ -248,4 +244,171 @@ function mostFrequent<Item>(items: readonly Item[]): Item | undefined {
   for (const item of items) counts.set(item, (counts.get(item) ?? 0) + 1)
   const most = Math.max(...counts.values())
   return [...counts].find(([, count]) => count === most)?.[0]
+}
+
+interface FollowedSource {
+  source: MemberSource
+  members: readonly KnownMember[]
+  hasTold: boolean
+  /** Why it cannot report its nodes now. Known nodes stay. */
+  fault: string | undefined
+  end(): Promise<void> | void
+}
+
+export type Roster = ReturnType<typeof createRoster>
+
+/** Collects the nodes that the sources report. @param changed gets all nodes */
+export function createRoster(
+  changed: (members: readonly ListedNode[]) => void,
+  log: Pick<FastifyBaseLogger, 'info' | 'warn'>
+) {
+  const sources = new Map<string, FollowedSource>()
+  let isOpen = false
+
+  function set(source: MemberSource, members: readonly KnownMember[] = []): void {
+    const followed: FollowedSource = { source, members, hasTold: false, fault: undefined, end: () => {} }
+    sources.set(source.name, followed)
+    if (isOpen) follow(followed)
+  }
+
+  async function remove(name: string): Promise<void> {
+    const followed = sources.get(name)
+    if (!followed) return
+    sources.delete(name)
+    report()
+    await followed.end()
+  }
+
+  function follow(followed: FollowedSource): void {
+    const { source } = followed
+    const isMine = () => isOpen && sources.get(source.name) === followed
+    const fault = (reason: string | undefined) => {
+      if (!isMine() || followed.fault === reason) return
+      followed.fault = reason
+      if (reason === undefined) log.info({ source: source.name }, 'a source of members works again')
+      else log.warn({ source: source.name, reason }, 'a source of members fails; the known members stay')
+    }
+    try {
+      followed.end = source.follow({
+        changed: members => {
+          if (!isMine()) return
+          followed.hasTold = true
+          followed.members = members.filter(member => isUsable(member))
+          const wrong = members.find(member => !isUsable(member))
+          fault(wrong && `its member "${wrong.name}" has an invalid address: ${wrong.url}`)
+          report()
+        },
+        fault
+      })
+    } catch (error) {
+      // A plugin's fault must not affect the other sources.
+      fault(errorMessage(error))
+    }
+  }
+
+  function report(): void {
+    const listed = new Map<string, ListedNode>()
+    const addresses = new Set<string>()
+    for (const [source, { members }] of sources) {
+      for (const member of members) {
+        const { origin } = new URL(member.url)
+        // Two sources may report the same server.
+        if (addresses.has(origin)) continue
+        addresses.add(origin)
+        const name = listed.has(member.name) ? `${member.name}@${source}` : member.name
+        listed.set(name, { ...member, name, source })
+      }
+    }
+    changed([...listed.values()])
+  }
+
+  return {
+    sources: () => [...sources].map(([name, { fault, members }]) => ({ name, fault, members: members.length })),
+
+    /** Names of the sources that can add machines and have reported their nodes. */
+    growing: () => [...sources].flatMap(([name, { source, hasTold }]) => (source.want && hasTold ? [name] : [])),
+
+    /** Adds a source, which is followed after `open`. @returns removes it. @throws Error if its name is taken */
+    add(source: MemberSource): () => void {
+      if (sources.has(source.name)) throw new Error(`A source of members named "${source.name}" already exists.`)
+      set(source)
+      return () => void remove(source.name).catch(error => log.warn(error, 'a source of members did not end'))
+    },
+
+    /** Replaces the source with this name. The nodes of the old source stay until the new one reports its own. */
+    async replace(source: MemberSource): Promise<void> {
+      const before = sources.get(source.name)
+      set(source, before?.members)
+      await before?.end()
+    },
+
+    remove,
+
+    open(): void {
+      isOpen = true
+      for (const followed of sources.values()) follow(followed)
+    },
+
+    async close(): Promise<void> {
+      isOpen = false
+      await Promise.all([...sources.values()].map(({ end }) => end()))
+    },
+
+    /** Tells a source that can add machines its minimum number of nodes. */
+    want: (name: string, members: number) => sources.get(name)?.source.want?.(members)
+  }
+}
+
+const isUsable = ({ url }: KnownMember): boolean => URL.canParse(url) && /^https?:$/.test(new URL(url).protocol)
+
+/** The option `dns`, with the milliseconds between two lookups. */
+type DnsSettings = { name: string; port: number; tls: boolean; key: string; interval: number }
+
+/** Finds nodes behind a DNS name, which is looked up regularly: each address, or each target of an SRV record. */
+export function dnsSource({ name, port, tls, key, interval }: DnsSettings): MemberSource {
+  async function members(): Promise<KnownMember[]> {
+    const more = key === '' ? {} : { key }
+    const scheme = tls ? 'https' : 'http'
+    if (name.startsWith('_')) {
+      return (await dns.resolveSrv(name)).map(({ name, port }) => ({
+        name: `${name}:${port}`,
+        url: `${scheme}://${name}:${port}`,
+        ...more
+      }))
+    }
+    // The system resolves the name, so that search domains and the hosts file apply as usual.
+    return (await dns.lookup(name, { all: true })).map(({ address }) => {
+      const host = `${isIPv6(address) ? `[${address}]` : address}:${port}`
+      // The certificate is issued for the name, not for changing addresses.
+      return { name: host, url: `${scheme}://${host}`, ...more, ...(tls && { tlsName: name }) }
+    })
+  }
+
+  return {
+    name: 'dns',
+    follow({ changed, fault }) {
+      const ended = new AbortController()
+      const { signal } = ended
+      let before = ''
+      const look = async () => {
+        while (!signal.aborted) {
+          try {
+            const found = (await members()).sort((a, b) => (a.name < b.name ? -1 : 1))
+            if (signal.aborted) return
+            if (found.length === 0) throw new Error('it has no addresses')
+            fault(undefined)
+            const now = found.map(({ url }) => url).join(' ')
+            if (now !== before) changed(found)
+            before = now
+          } catch (error) {
+            const why = isSystemError(error, 'ENOTFOUND', 'ENODATA') ? 'there is no such name' : errorMessage(error)
+            if (!signal.aborted) fault(`The DNS name "${name}" has no members: ${why}.`)
+          }
+          await sleep(interval, undefined, { signal, ref: false }).catch(() => {})
+        }
+      }
+      void look()
+      return () => ended.abort()
+    }
+  }
 }

@@ -1,19 +1,13 @@
 import t from 'tap'
-import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
+import type { Delta, EngineFields } from '../../../../core/contracts/engines.ts'
 import { ContinuedAnswer, hasAnswerContent } from '../../../../plugins/machines/cluster/asking/continued-answer.ts'
 
 const messages = [{ role: 'user', content: 'Count.' }]
 const text = (content: string): Delta[] => [{ content }]
 const event = (fields: object) => `data: ${JSON.stringify(fields)}\n\n`
-const names = { created: 1, id: 'chatcmpl-1', model: 'm', object: 'chat.completion.chunk' }
-const said = (content: string, more: object = {}) =>
-  event({ choices: [{ finish_reason: null, index: 0, delta: { content } }], ...names, ...more })
-const opening = (more: object = {}) =>
-  event({
-    choices: [{ finish_reason: null, index: 0, delta: { role: 'assistant', content: null } }],
-    ...names,
-    ...more
-  })
+const piece = (delta: object, more: object = {}) =>
+  event({ choices: [{ finish_reason: null, index: 0, delta }], id: 'chatcmpl-1', ...more })
+const opening = (more?: object) => piece({ role: 'assistant', content: null }, more)
 
 /** An answer of which "1, 2," has come, in three tokens. */
 function begun(request: EngineFields = { messages }, call: 'chat' | 'completion' = 'chat'): ContinuedAnswer {
@@ -106,44 +100,6 @@ t.test('an answer ends with its token limit or its finish reason', async t => {
   t.strictSame(finished.lastDeltas(usage), [], 'the counts too')
 })
 
-t.test('lastDeltas and lastEvents end a stream as its engine would', async t => {
-  const usage = { promptTokens: 9, cachedTokens: 4, completionTokens: 1 }
-  const hosted = {
-    completion_tokens: 1,
-    prompt_tokens: 9,
-    total_tokens: 10,
-    prompt_tokens_details: { cached_tokens: 4 }
-  }
-  const endOf = (kept: ContinuedAnswer, counted: TokenUsage | undefined = usage) => {
-    t.ok(kept.ending(0))
-    const payloads = kept.lastEvents(counted).toString().trimEnd().split('\n\n')
-    t.equal(payloads.pop(), 'data: [DONE]')
-    return payloads.map(payload => JSON.parse(payload.slice(6)))
-  }
-  const chat = (more: EngineFields, ...pieces: string[]) => {
-    const kept = new ContinuedAnswer('chat', { messages, max_tokens: 1, ...more })
-    for (const piece of [opening(), said('1'), ...pieces]) kept.keep(Buffer.from(piece))
-    return kept
-  }
-  const last = { ...names, choices: [{ index: 0, finish_reason: 'length', delta: {} }] }
-  const counts = { ...names, choices: [], usage: hosted }
-  const wanted = { stream_options: { include_usage: true } }
-  t.strictSame(endOf(chat({})), [last])
-  t.strictSame(endOf(chat(wanted)), [last, counts])
-  t.strictSame(endOf(chat(wanted, event(last))), [counts])
-  t.strictSame(endOf(chat(wanted, event(last), event(counts))), [])
-  const uncounted = chat(wanted)
-  t.ok(uncounted.ending(0))
-  t.notMatch(uncounted.lastEvents(undefined).toString(), 'usage', 'unknown counts are left out')
-
-  const text = { ...names, object: 'text_completion' }
-  const completion = new ContinuedAnswer('completion', { prompt: 'a', max_tokens: 1 })
-  completion.keep(Buffer.from(event({ ...text, choices: [{ text: '1', index: 0, finish_reason: null }] })))
-  t.strictSame(endOf(completion), [
-    { ...text, choices: [{ index: 0, finish_reason: 'length', text: '', logprobs: null }], usage: hosted }
-  ])
-})
-
 t.test('join adds a piece with the counts and times of the whole answer', async t => {
   const kept = new ContinuedAnswer('chat', { messages })
   kept.keep([{ reading: { tokens: 5, total: 9, cached: 4 } }], false)
@@ -152,44 +108,15 @@ t.test('join adds a piece with the counts and times of the whole answer', async 
   kept.continuation([1, 2, 3])
   t.strictSame(kept.join([{ reading: { tokens: 1, total: 12, cached: 0 } }]), [], 'the prompt was read once')
   const usage = { promptTokens: 12, cachedTokens: 0, completionTokens: 4 }
-  const [end] = kept.join<readonly Delta[]>([{ finish: 'stop', usage, timing: { prompt: 1, generation: 2 } }])
+  const [end] = kept.join([{ finish: 'stop', usage, timing: { prompt: 1, generation: 2 } }])
   t.match(end, { finish: 'stop', usage: { promptTokens: 9, cachedTokens: 4, completionTokens: 7 } })
   t.ok(end!.timing!.generation >= 2)
-})
-
-t.test('bytes are stored and joined as events of one answer', async t => {
-  const kept = new ContinuedAnswer('chat', { messages })
-  for (const piece of [opening(), said('1'), said(', é'), said(',')]) kept.keep(Buffer.from(piece))
-  t.equal(kept.text, '1, é,')
-  t.match(kept.continuation([1, 2, 3, 4]), { ending: '1, é,' })
-  const other = { id: 'chatcmpl-2', created: 2, model: 'm' }
-  const timings = { prompt_n: 13, predicted_n: 6, predicted_ms: 12 }
-  const usage = { prompt_tokens: 13, completion_tokens: 6, total_tokens: 19 }
-  const joined = kept.join(
-    Buffer.from(
-      opening({ ...other, prompt_progress: { total: 13 } }) +
-        opening(other) +
-        said(' 3', other) +
-        event({ choices: [], ...names, ...other, usage, timings }) +
-        'data: [DONE]\n\n'
-    )
-  )
-  const payloads = joined.toString().trim().split('\n\n')
-  t.equal(payloads.length, 3)
-  t.equal(`${payloads[0]}\n\n`, said(' 3'))
-  t.match(JSON.parse(payloads[1]!.slice(6)), {
-    id: 'chatcmpl-1',
-    created: 1,
-    usage: { prompt_tokens: 9, completion_tokens: 10, total_tokens: 19 },
-    timings: { predicted_n: 10 }
-  })
-  t.equal(payloads[2], 'data: [DONE]')
 })
 
 t.test('an answer has begun with its first text, reasoning or call', async t => {
   t.notOk(hasAnswerContent(Buffer.from(opening())))
   t.notOk(hasAnswerContent(Buffer.from(opening({ prompt_progress: { total: 1 } }))))
-  t.ok(hasAnswerContent(Buffer.from(opening() + said('1'))))
+  t.ok(hasAnswerContent(Buffer.from(opening() + piece({ content: '1' }))))
   t.notOk(hasAnswerContent([{ reading: { tokens: 1, total: 2, cached: 0 } }, { extra: {} }]))
   for (const delta of [{ content: 'a' }, { thinking: 'a' }, { finish: 'stop' as const }])
     t.ok(hasAnswerContent([delta]))

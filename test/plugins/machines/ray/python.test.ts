@@ -5,7 +5,7 @@ import { promisify } from 'node:util'
 import { pino } from 'pino'
 import t from 'tap'
 import { packageRoot } from '../../../../core/system/package-info.ts'
-import { RaySource } from '../../../../plugins/machines/ray/ray-source.ts'
+import { RaySource } from '../../../../plugins/machines/ray/index.ts'
 import { alive, until } from '../../../support/corral.ts'
 
 t.test('repeated looks leave one program running, and none after the end', async t => {

@@ -4,10 +4,14 @@ import t from 'tap'
 import { parse } from 'yaml'
 import type { EngineFields } from '../../../../../core/contracts/engines.ts'
 import { packageRoot } from '../../../../../core/system/package-info.ts'
-import { type Choice, chooseLoad, chooseNode } from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
-import type { NodeModel, NodeView } from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
-import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
-import { promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
+import {
+  type Choice,
+  chooseLoad,
+  chooseNode,
+  type NodeModel,
+  type NodeView
+} from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
+import { PrefixMemory, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 import {
   decideMachines,
   decideReplicas,
@@ -16,7 +20,7 @@ import {
   type ReplicaBounds,
   type ReplicaLoad,
   type ReplicaState
-} from '../../../../../plugins/machines/cluster/placement/replicas.ts'
+} from '../../../../../plugins/machines/cluster/replica-keeper.ts'
 import { randomBelow } from '../../../../support/random.ts'
 import { trialCount } from '../../../../support/trial-count.ts'
 import { Dice } from '../../../running/scheduler/simulated-world.ts'

@@ -1,16 +1,17 @@
-import { type Choice, chooseLoad, chooseNode } from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
 import {
+  type Choice,
   ClusterView,
+  chooseLoad,
+  chooseNode,
   type NodeModel,
   type NodeView
-} from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
-import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
-import { promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
+} from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
+import { PrefixMemory, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 import {
   decideReplicas,
   type ReplicaBounds,
   type ReplicaState
-} from '../../../../../plugins/machines/cluster/placement/replicas.ts'
+} from '../../../../../plugins/machines/cluster/replica-keeper.ts'
 import { Agenda, Dice } from '../../../running/scheduler/simulated-world.ts'
 
 const SECOND = 1000

@@ -4,8 +4,8 @@ import {
   modelKey,
   type NodeModel,
   type NodeView
-} from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
-import { type PromptBlocks, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
+} from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
+import { type PromptBlocks, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 
 export const MODEL = modelKey('corral/tiny-chat:f16', 'chat')
 const GIB = 2 ** 30

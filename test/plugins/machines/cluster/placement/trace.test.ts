@@ -1,12 +1,11 @@
 import t from 'tap'
-import { chooseNode } from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
 import {
   ClusterView,
+  chooseNode,
   modelKey,
   type NodeModel
-} from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
-import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
-import { promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
+} from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
+import { PrefixMemory, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 import { choosePlacement, type SlotState } from '../../../../../runtimes/llama-server/prompt-cache/placement.ts'
 import { getTrail } from '../../../../../runtimes/llama-server/prompt-cache/trail.ts'
 import { trialCount } from '../../../../support/trial-count.ts'
