@@ -103,7 +103,8 @@ export async function startServer({
     const follow = () => void reload().catch(() => undefined)
     let unwatch: (() => void) | undefined
     const watch = (isOn: boolean) => {
-      if (isOn) unwatch ??= watchConfig(() => live.current.file, follow, LOOK_AT_CONFIG)
+      const { file } = live.current
+      if (isOn && file !== undefined) unwatch ??= watchConfig(file, follow, LOOK_AT_CONFIG)
       else unwatch = void unwatch?.()
     }
     watch(core.watch_config)

@@ -75,11 +75,7 @@ export default definePlugin({
     return {
       start() {
         if (settings.address !== '') return
-        unwatch = watchConfig(
-          () => record,
-          () => void source.look(),
-          RECORD_CHECK_MS
-        )
+        unwatch = watchConfig(record, () => void source.look(), RECORD_CHECK_MS)
       },
       stop: () => unwatch()
     }
