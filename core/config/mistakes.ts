@@ -6,6 +6,7 @@ import { CORE_PARTS } from '../system/log-levels.ts'
 import { allowedBy, type JsonSchema } from '../system/schema-check.ts'
 import { CoreConfigSchema } from './core-schema.ts'
 import { type ConfigSchema, isSecret, schemaAt, settingName } from './setting-schema.ts'
+import { SETTING_FORMATS } from './setting-types.ts'
 import { nearest } from './suggestion.ts'
 
 interface Mistake {
@@ -16,22 +17,10 @@ interface Mistake {
   message: string
 }
 
-const LENGTH_OF_TIME = 'a duration such as 30s, 5m or 1h30m, or a number of seconds'
-
-const FORMATS: Record<string, string> = {
-  'corral-timeout': `${LENGTH_OF_TIME}, longer than 0 and at most 500h`,
-  'corral-duration': `${LENGTH_OF_TIME}, from 0 to 500h`,
-  'corral-keep-alive': `${LENGTH_OF_TIME}; negative means forever`,
-  'corral-bytes': 'an amount of bytes such as 64MiB or 1.5GB, or a number',
-  'corral-path': 'a path',
-  'corral-program': 'a path or the name of a program',
-  'corral-private-address': 'a host name, an address, a network such as 10.0.0.0/8, or "*" for all'
-}
-
 /** Describes what a setting accepts, if its schema says more than the schemas of requests do. */
 function settingPhrase(schema: JsonSchema): string | undefined {
   if (schema.title) return schema.title
-  if (schema.format) return FORMATS[schema.format] ?? `text in the format "${schema.format}"`
+  if (schema.format) return SETTING_FORMATS[schema.format]?.[0] ?? `text in the format "${schema.format}"`
   if (schema.type === 'object') return 'a group of settings ("name: value" lines)'
   // A regular expression would not help users. Each invalid entry is reported separately.
   if (schema.type !== 'array' || !schema.items || schema.items.pattern) return undefined

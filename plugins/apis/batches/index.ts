@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { Bytes } from '../../../core/config/core-schema.ts'
+import { Bytes, Count } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
@@ -14,36 +14,18 @@ const DAY = 24 * 3_600_000
 const Section = Type.Object(
   {
     file_size: Bytes({ default: '200MiB', description: 'Maximum size of a file' }),
-    files: Type.Integer({
-      default: 1000,
-      minimum: 1,
-      description: 'Maximum number of files per owner, including results …'
-    }),
+    files: Count(1000, 1, { description: 'Maximum number of files per owner, including results …' }),
     bytes: Bytes({ default: '4GiB', description: '… and their maximum total size' }),
-    lines: Type.Integer({ default: 50_000, minimum: 1, description: 'Maximum number of requests in a batch' }),
+    lines: Count(50_000, 1, { description: 'Maximum number of requests in a batch' }),
     line_size: Bytes({ default: '4MiB', description: 'Maximum length of a line in a batch' }),
-    batches: Type.Integer({
-      default: 200,
-      minimum: 1,
+    batches: Count(200, 1, {
       description: 'Maximum number of batches stored per owner; the oldest one that has ended is deleted for a new one'
     }),
-    running: Type.Integer({
-      default: 4,
-      minimum: 1,
+    running: Count(4, 1, {
       description: 'Batches that run at the same time, at most half of them for one owner; the others wait'
     }),
-    parallel: Type.Integer({
-      default: 8,
-      minimum: 1,
-      maximum: 256,
-      description: 'Requests of one batch that run at the same time'
-    }),
-    keep: Type.Integer({
-      default: 30,
-      minimum: 1,
-      maximum: 36_500,
-      description: 'Days that files and batches are stored'
-    })
+    parallel: Count(8, 1, { maximum: 256, description: 'Requests of one batch that run at the same time' }),
+    keep: Count(30, 1, { maximum: 36_500, description: 'Days that files and batches are stored' })
   },
   { additionalProperties: false }
 )
