@@ -4,12 +4,9 @@ import addFormats from 'ajv-formats'
 import { errorMessage } from '../errors.ts'
 import type { FoundPlugin, PluginDefinition } from '../plugins/plugin.ts'
 import { PluginError } from '../plugins/plugin-error.ts'
-import { isAllowedEntry } from '../system/allowed-address.ts'
-import { parseBytes } from '../system/bytes.ts'
-import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
-import { CoreConfigSchema, isDuration } from './core-schema.ts'
+import { CoreConfigSchema, SETTING_FORMATS } from './core-schema.ts'
 
 /** Names at the top of the file that no plugin may use. */
 const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', 'config'])
@@ -67,14 +64,9 @@ function newAjv(proven: boolean): Ajv {
     ...(proven && { meta: false, validateSchema: false })
   })
   for (const keyword of ['restart', 'needsTrust']) ajv.addKeyword({ keyword, schemaType: 'boolean' })
-  ajv.addFormat('corral-duration', isDuration)
-  ajv.addFormat('corral-timeout', (text: string) => isDuration(text) && parseDuration(text)! > 0)
-  ajv.addFormat('corral-keep-alive', (text: string) => parseDuration(text) !== undefined)
-  ajv.addFormat('corral-private-address', isAllowedEntry)
-  ajv.addFormat('corral-bytes', (text: string) => parseBytes(text) !== undefined)
+  for (const [format, [, accepts]] of Object.entries(SETTING_FORMATS)) ajv.addFormat(format, accepts)
   // Plugins use the formats of JSON Schema; corral's settings have their own.
   if (!proven) addFormats.default(ajv)
-  for (const format of ['corral-path', 'corral-program']) ajv.addFormat(format, (text: string) => !text.includes('\0'))
   return ajv
 }
 
@@ -94,41 +86,8 @@ function fillDefaults(schema: JsonSchema, value: unknown): void {
   }
 }
 
-/** Keywords that describe a group of settings without limiting it. */
-const SAID = new Set(
-  'type additionalProperties description title default examples restart needsTrust required'.split(' ')
-)
-
-/** Whether a group's settings can be checked one by one, since no rule involves several. */
-function isLoose({ properties, ...group }: JsonSchema): boolean {
-  return (
-    properties !== undefined &&
-    group.additionalProperties === false &&
-    Object.keys(group).every(keyword => SAID.has(keyword)) &&
-    (group.required ?? []).every(name => properties[name]?.default !== undefined)
-  )
-}
-
 const errorsOf = (validate: ValidateFunction, value: unknown, place: string): ErrorObject[] =>
   validate(value) ? [] : validate.errors!.map(error => ({ ...error, instancePath: place + error.instancePath }))
-
-/**
- * Finds the mistakes in the given settings. Each setting is checked by its part of the schema, which Ajv compiles once.
- * Compiling everything would take a sixth of the start, and most configurations set only a few. A test checks the
- * defaults.
- * @param value the given settings with defaults
- */
-function errorsIn(ajv: Ajv, schema: JsonSchema, given: unknown, value: unknown, place: string): ErrorObject[] {
-  if (isDeepStrictEqual(value, schema.default)) return []
-  if (!isLoose(schema) || !isObject(given) || !isObject(value)) return errorsOf(ajv.compile(schema), value, place)
-  const { properties = {} } = schema
-  return Object.keys(given).flatMap(name => {
-    const inner = Object.hasOwn(properties, name) ? properties[name] : undefined
-    const at = `${place}/${name.replaceAll('~', '~0').replaceAll('/', '~1')}`
-    if (inner) return errorsIn(ajv, inner, given[name], value[name], at)
-    return errorsOf(ajv.compile({ type: 'object', additionalProperties: false }), { [name]: value[name] }, place)
-  })
-}
 
 /** Compiles the section of a plugin that no test of corral checks. @throws Error if it or its defaults are unusable */
 function compileUnproven(name: string, section: JsonSchema): ValidateFunction {
@@ -184,14 +143,18 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
     root,
     check(values) {
       ajv ??= newAjv(true)
-      if (!isObject(values)) return errorsOf(ajv.compile({ type: 'object' }), values, '')
-      const given = structuredClone(values)
-      fillDefaults(root, values)
-      const proven = Object.fromEntries(Object.entries(given).filter(([name]) => !unproven.has(name)))
-      return [
-        ...errorsIn(ajv, root, proven, values, ''),
-        ...[...unproven].flatMap(([name, validate]) => errorsOf(validate, values[name], `/${name}`))
-      ]
+      const { properties = {}, ...strict } = { ...root, required: [] }
+      if (!isObject(values)) return errorsOf(ajv.compile(strict), values, '')
+      const names = Object.keys(values)
+      const defaults: Record<string, unknown> = {}
+      for (const each of [values, defaults]) fillDefaults(root, each)
+      return names.flatMap(name => {
+        const section = Object.hasOwn(properties, name) ? properties[name] : undefined
+        if (!section) return errorsOf(ajv!.compile(strict), { [name]: values[name] }, '')
+        // Compiling everything would take a sixth of the start. A test checks the defaults.
+        if (isDeepStrictEqual(values[name], defaults[name])) return []
+        return errorsOf(unproven.get(name) ?? ajv!.compile(section), values[name], `/${name}`)
+      })
     },
     engineOptions: new Set(definitions.flatMap(({ engineOptions = [] }) => engineOptions)),
     openModels(values) {
