@@ -1,11 +1,11 @@
 import { randomBytes } from 'node:crypto'
-import { mkdir, rm } from 'node:fs/promises'
+import { rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { Access } from '../../../core/contracts/built-in-services.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import { CorralError, errorMessage } from '../../../core/errors.ts'
+import { CorralError, errorMessage, whenMissing } from '../../../core/errors.ts'
 import { type InnerReply, sendInternally } from '../../../core/http/internal-request.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
@@ -49,7 +49,6 @@ const CHECK_INTERVAL_MS = 500
 /** Milliseconds between two checks while all batches have ended, and until a batch is retried, as after a full disk. */
 const RETRY_INTERVAL_MS = 60_000
 const MAX_RETRY_DELAY_MS = 600_000
-const EXPIRE_BATCH_SIZE = 1000
 
 type Results = { output: ResultFile; errors: ResultFile; answered: Set<string> }
 
@@ -59,9 +58,8 @@ type Results = { output: ResultFile; errors: ResultFile; answered: Set<string> }
  *   validating → in_progress → finalizing → completed, or expired
  *       ↓ failed ↓ cancelling → cancelled
  *
- * Every change is on disk before anything depends on it: `batches/<id>.json` is the record, and `batches/<id>/` has the
- * results so far, which become files of the owner at the end. Every step can be repeated, so a batch resumes after a
- * kill.
+ * Every change is on disk before anything depends on it: `batches/<id>.json` is the record, and the results so far are
+ * the contents of two files that the owner sees at the end. Every step can be repeated, so a batch resumes after a kill.
  */
 export class Batches {
   readonly #deps: BatchDependencies
@@ -78,7 +76,7 @@ export class Batches {
   }
 
   async load(): Promise<void> {
-    const { folder, log } = this.#deps
+    const { folder, files, log } = this.#deps
     const names = await namesIn(folder)
     for (const name of names.filter(each => each.endsWith('.json'))) {
       const path = join(folder, name)
@@ -86,10 +84,12 @@ export class Batches {
       if (value && BATCH_ID.test(value.id)) this.#records.set(value.id, value)
       else log.warn(`${path} cannot be used: ${fault ?? 'it has no valid id'}`)
     }
-    // Results whose batch was deleted, or had ended already.
+    // Earlier versions stored the results of a batch in a folder of its own.
     for (const name of names.filter(each => BATCH_ID.test(each))) {
-      const record = this.#records.get(name)
-      if (!record || hasEnded(record)) await rm(join(folder, name), { recursive: true, force: true })
+      const { outputFile, errorFile } = this.#records.get(name) ?? {}
+      if (outputFile) await rename(join(folder, name, 'output.jsonl'), files.pathOf(outputFile)).catch(whenMissing)
+      if (errorFile) await rename(join(folder, name, 'errors.jsonl'), files.pathOf(errorFile)).catch(whenMissing)
+      await rm(join(folder, name), { recursive: true, force: true })
     }
   }
 
@@ -176,10 +176,8 @@ export class Batches {
   }
 
   async #remove({ id }: BatchRecord): Promise<void> {
-    const { folder } = this.#deps
     this.#records.delete(id)
-    await rm(join(folder, `${id}.json`), { force: true })
-    await rm(join(folder, id), { recursive: true, force: true })
+    await rm(join(this.#deps.folder, `${id}.json`), { force: true })
   }
 
   async #save(batch: BatchRecord): Promise<void> {
@@ -282,14 +280,15 @@ export class Batches {
     await this.#save(batch)
   }
 
-  async #withResults({ id, counts }: BatchRecord, use: (results: Results) => Promise<void>): Promise<void> {
-    const folder = join(this.#deps.folder, id)
-    await mkdir(folder, { recursive: true, mode: 0o700 })
+  async #withResults(
+    { outputFile, errorFile, counts }: BatchRecord,
+    use: (results: Results) => Promise<void>
+  ): Promise<void> {
     const answered = new Set<string>()
     const opened: ResultFile[] = []
     try {
-      for (const name of ['output.jsonl', 'errors.jsonl']) {
-        opened.push(await ResultFile.open(join(folder, name), customId => answered.add(customId)))
+      for (const id of [outputFile, errorFile]) {
+        opened.push(await ResultFile.open(this.#deps.files.pathOf(id), customId => answered.add(customId)))
       }
       const [output, errors] = opened as [ResultFile, ResultFile]
       const count = () => Object.assign(counts, { completed: output.count, failed: errors.count })
@@ -358,25 +357,18 @@ export class Batches {
   }
 
   async #conclude(batch: BatchRecord): Promise<void> {
-    const { folder, files, log } = this.#deps
+    const { files, log } = this.#deps
     const { id, owner, ending, counts } = batch
-    // An earlier run may have moved the results before it was killed.
-    const isMoved = (await files.holds(batch.outputFile)) || (await files.holds(batch.errorFile))
-    if (batch.inProgressAt !== undefined && !isMoved) {
+    if (batch.inProgressAt !== undefined) {
       await this.#withResults(batch, async results => {
         if (ending === 'expired') await this.#expireRest(batch, results)
       })
       await this.#save(batch)
     }
-    if (counts.completed > 0) {
-      await files.adopt(batch.outputFile, owner, `${id}_output.jsonl`, join(folder, id, 'output.jsonl'))
-    }
-    if (counts.failed > 0) {
-      await files.adopt(batch.errorFile, owner, `${id}_error.jsonl`, join(folder, id, 'errors.jsonl'))
-    }
+    await files.addResults(batch.outputFile, owner, `${id}_output.jsonl`)
+    await files.addResults(batch.errorFile, owner, `${id}_error.jsonl`)
     Object.assign(batch, { status: ending, [`${ending}At`]: secondsNow() })
     await this.#save(batch)
-    await rm(join(folder, id), { recursive: true, force: true })
     log.info(
       { batch: id, ...counts },
       `The batch ${id} ${ending === 'completed' ? 'is complete' : `ended: ${ending}`}.`
@@ -384,15 +376,12 @@ export class Batches {
   }
 
   async #expireRest(batch: BatchRecord, { answered, errors }: Results): Promise<void> {
-    let writing: Promise<void>[] = []
+    const message = 'This request could not be executed before the completion window expired.'
+    const lines: object[] = []
     for await (const { customId } of this.#unanswered(batch, answered)) {
-      const message = 'This request could not be executed before the completion window expired.'
-      writing.push(errors.add(resultLine(customId, null, { code: 'batch_expired', message })))
-      if (writing.length < EXPIRE_BATCH_SIZE) continue
-      await Promise.all(writing)
-      writing = []
+      lines.push(resultLine(customId, null, { code: 'batch_expired', message }))
     }
-    await Promise.all(writing)
+    if (lines.length > 0) await errors.add(...lines)
   }
 }
 

@@ -1,4 +1,4 @@
-import { constants, createReadStream } from 'node:fs'
+import { createReadStream } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import { type Static, Type } from 'typebox'
 import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
@@ -25,47 +25,52 @@ const MAX_ID_CHARACTERS = 256
 const NEWLINE = 10
 const READ_SIZE_BYTES = 256 * 1024
 
-export async function* readLines(
-  path: string,
-  most = Number.POSITIVE_INFINITY
-): AsyncGenerator<{ number: number; text: string | undefined }> {
-  let number = 1
+interface Line {
+  number: number
+  /** Undefined if the line is too long. */
+  text: string | undefined
+  /** Bytes up to the end of the line, or undefined for a last line without a line break. */
+  end?: number
+}
+
+/** Yields the lines that are not blank. @param most maximum bytes of a line */
+export async function* readLines(path: string, most = Number.POSITIVE_INFINITY): AsyncGenerator<Line> {
+  let number = 0
   let parts: Buffer[] = []
   let length = 0
-  const take = () => {
+  let before = 0
+  function* take(line: Pick<Line, 'end'>): Generator<Line> {
     const text =
       length > most
         ? undefined
         : Buffer.concat(parts)
             .toString()
             .replace(/^\uFEFF/, '')
-    const line = { number, text }
     number++
     parts = []
     length = 0
-    return line
+    if (text === undefined || /\S/.test(text)) yield { number, text, ...line }
   }
   for await (const piece of createReadStream(path, { highWaterMark: READ_SIZE_BYTES }) as AsyncIterable<Buffer>) {
     let from = 0
     while (from < piece.length) {
-      const end = piece.indexOf(NEWLINE, from)
-      const part = piece.subarray(from, end === -1 ? undefined : end)
+      const at = piece.indexOf(NEWLINE, from)
+      const part = piece.subarray(from, at === -1 ? undefined : at)
       length += part.length
       if (length <= most) parts.push(part)
       else parts = []
-      if (end === -1) break
-      from = end + 1
-      const line = take()
-      if (line.text === undefined || /\S/.test(line.text)) yield line
+      if (at === -1) break
+      from = at + 1
+      yield* take({ end: before + from })
     }
+    before += piece.length
   }
-  const last = take()
-  if (last.text === undefined || /\S/.test(last.text)) yield last
+  yield* take({})
 }
 
 /** Parses a request. @param depth maximum nesting depth (`limits.body_depth`) */
 export function parseLine(
-  { number, text }: { number: number; text: string | undefined },
+  { number, text }: Line,
   { endpoint, most, depth }: { endpoint: string; most: number; depth: number }
 ): RequestLine | LineError {
   const fault = (code: string, message: string, param: string | null = null) => ({ code, line: number, message, param })
@@ -135,7 +140,9 @@ export class ResultFile {
   readonly #handle: FileHandle
   #size: number
   #waiting: string[] = []
-  #writing: Promise<void> | undefined
+  /** The write that takes the waiting lines, and the last write that was planned. */
+  #next: Promise<void> | undefined
+  #last = Promise.resolve()
   count: number
 
   private constructor(handle: FileHandle, size: number, count: number) {
@@ -146,18 +153,18 @@ export class ResultFile {
 
   /** Opens the file and drops an incomplete last line. @param found called with the `custom_id` of each line */
   static async open(path: string, found: (customId: string) => void): Promise<ResultFile> {
-    const handle = await open(path, constants.O_RDWR | constants.O_CREAT, 0o600)
+    const handle = await open(path, 'a+', 0o600)
     try {
-      const size = await wholeLines(handle)
-      await handle.truncate(size)
+      let size = 0
       let count = 0
-      if (size > 0) {
-        for await (const { text } of readLines(path)) {
-          const value: unknown = JSON.parse(text!)
-          if (isObject(value) && typeof value.custom_id === 'string') found(value.custom_id)
-          count++
-        }
+      for await (const { text, end } of readLines(path)) {
+        if (end === undefined) break
+        const value: unknown = JSON.parse(text!)
+        if (isObject(value) && typeof value.custom_id === 'string') found(value.custom_id)
+        count++
+        size = end
       }
+      await handle.truncate(size)
       return new ResultFile(handle, size, count)
     } catch (error) {
       await handle.close()
@@ -165,60 +172,32 @@ export class ResultFile {
     }
   }
 
-  /** Resolves when the line is on disk. @throws the disk's error, in which case nothing of the line is stored */
-  add(value: object): Promise<void> {
-    this.#waiting.push(`${JSON.stringify(value)}\n`)
+  /** Resolves when the lines are on disk. @throws the disk's error, in which case nothing of them is stored */
+  add(...values: readonly object[]): Promise<void> {
+    for (const value of values) this.#waiting.push(`${JSON.stringify(value)}\n`)
     // A single write takes all lines that were added during the previous one.
-    this.#writing ??= this.#writeAll()
-    return this.#writing
-  }
-
-  async #writeAll(): Promise<void> {
-    try {
-      // Lines that are added in the same tick are written together.
-      await Promise.resolve()
-      await this.#write()
-    } finally {
-      // Synchronous, so a line that is added from now on starts a new write.
-      this.#writing = undefined
-    }
+    this.#next ??= this.#last.then(() => this.#write())
+    this.#last = this.#next.catch(() => {})
+    return this.#next
   }
 
   async #write(): Promise<void> {
-    while (this.#waiting.length > 0) {
-      const lines = this.#waiting
-      this.#waiting = []
-      const bytes = Buffer.from(lines.join(''))
-      try {
-        for (let at = 0; at < bytes.length; ) {
-          at += (await this.#handle.write(bytes, at, bytes.length - at, this.#size + at)).bytesWritten
-        }
-        await this.#handle.datasync()
-      } catch (error) {
-        this.#waiting = []
-        await this.#handle.truncate(this.#size).catch(() => {})
-        throw error
-      }
-      this.#size += bytes.length
-      this.count += lines.length
+    const lines = this.#waiting.splice(0)
+    const bytes = Buffer.from(lines.join(''))
+    this.#next = undefined
+    try {
+      await this.#handle.appendFile(bytes)
+      await this.#handle.datasync()
+    } catch (error) {
+      await this.#handle.truncate(this.#size).catch(() => {})
+      throw error
     }
+    this.#size += bytes.length
+    this.count += lines.length
   }
 
   async close(): Promise<void> {
-    await this.#writing?.catch(() => {})
+    await this.#last
     await this.#handle.close()
   }
-}
-
-async function wholeLines(handle: FileHandle): Promise<number> {
-  const piece = Buffer.alloc(64 * 1024)
-  let { size } = await handle.stat()
-  while (size > 0) {
-    const from = Math.max(0, size - piece.length)
-    const { bytesRead } = await handle.read(piece, 0, size - from, from)
-    const at = piece.subarray(0, bytesRead).lastIndexOf(NEWLINE)
-    if (at !== -1) return from + at + 1
-    size = from
-  }
-  return 0
 }

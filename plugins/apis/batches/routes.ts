@@ -1,15 +1,16 @@
-import { once } from 'node:events'
+import { open } from 'node:fs/promises'
 import type { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
-import { clientSignal } from '../../../core/http/client-disconnect.ts'
+import { clientSignal, isDisconnect } from '../../../core/http/client-disconnect.ts'
 import { sendErrors } from '../../../core/http/error-format.ts'
 import { PageOf, pageAfter } from '../../../core/http/list-page.ts'
 import { removeUploadTimeout } from '../../../core/http/long-upload.ts'
 import { openaiErrorBody, openaiRouter } from '../../../core/http/openai-error.ts'
-import { Given, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
+import { Given, Integer, Loose, OrNull, Text, Titled } from '../../../core/http/request-fields.ts'
 import { DISK_ERRORS, json } from '../../../core/http/response-schemas.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { batchObject, STATUSES } from './batch-record.ts'
@@ -20,7 +21,7 @@ import { type ArrivingFile, type FileRecord, PURPOSES, type UserFiles } from './
 const TAG = 'OpenAI batches'
 const FORM = 'multipart/form-data'
 
-const Seconds = Type.Integer({ description: 'Seconds since the epoch' })
+const Seconds = Integer('Seconds since the epoch')
 const FileObject = Titled('File', {
   id: Type.String(),
   object: Type.Literal('file'),
@@ -39,43 +40,35 @@ const BatchObject = Titled('Batch', {
   input_file_id: Type.String(),
   completion_window: Type.String(),
   status: Type.Enum([...STATUSES]),
-  output_file_id: OrNull(
-    Type.String({ description: 'The answers, one JSON value per line, once the batch has ended' })
-  ),
-  error_file_id: OrNull(Type.String({ description: 'The errors, in the same format' })),
+  output_file_id: OrNull(Text('The answers, one JSON value per line, once the batch has ended')),
+  error_file_id: OrNull(Text('The errors, in the same format')),
   created_at: Seconds,
   expires_at: Seconds,
   request_counts: Loose({ total: Type.Integer(), completed: Type.Integer(), failed: Type.Integer() }),
   metadata: OrNull(Type.Record(Type.String(), Type.String()))
 })
 const FileForm = Loose({
-  file: Type.String({
-    format: 'binary',
-    description: 'Of a batch: one request per line, {"custom_id", "method", "url", "body"}'
-  }),
+  file: Type.String({ format: 'binary' }),
   purpose: Type.Enum([...PURPOSES]),
   'expires_after[anchor]': Type.Optional(Type.Literal('created_at')),
   'expires_after[seconds]': Type.Optional(Type.Integer({ minimum: 60 }))
 })
 const BatchRequest = Loose({
-  input_file_id: Type.String({ description: 'A file that was uploaded with the purpose "batch"' }),
-  endpoint: Type.Enum([...ENDPOINTS], { description: 'The endpoint that all requests are sent to' }),
-  completion_window: Type.String({
-    description: 'How long the batch may take, for example 24h; requests without an answer then expire'
-  }),
+  input_file_id: Text('A file that was uploaded with the purpose "batch"'),
+  endpoint: Type.Enum([...ENDPOINTS]),
+  completion_window: Text('How long the batch may take, for example 24h; requests without an answer then expire'),
   metadata: Given(
     Type.Record(Type.String({ maxLength: 64 }), Type.String({ maxLength: 512 }), {
-      maxProperties: 16,
-      description: 'Up to 16 key-value pairs'
+      maxProperties: 16
     })
   )
 })
 const Page = {
-  after: Type.Optional(Type.String({ description: 'The last id of the previous page' })),
+  after: Type.Optional(Text('The last id of the previous page')),
   limit: Type.Optional(Type.String({ pattern: '^\\d{1,5}$', description: 'Maximum number of entries on the page' }))
 }
-const fileId = Type.Object({ id: Type.String({ description: 'Id of the file' }) })
-const batchId = Type.Object({ id: Type.String({ description: 'Id of the batch' }) })
+const fileId = Type.Object({ id: Text('Id of the file') })
+const batchId = Type.Object({ id: Text('Id of the batch') })
 
 /** @param stall returns the stall timeout in milliseconds, see `paced` */
 export async function batchRoutes(app: FastifyInstance, files: UserFiles, batches: Batches, stall: () => number) {
@@ -116,7 +109,7 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
     errors: ['file_not_found'],
     handler: async ({ caller, params }, reply) => {
       const file = files.get(caller.owner, params.id)
-      const content = await files.read(file)
+      const content = (await open(files.pathOf(file.id))).createReadStream()
       return await reply
         .headers({
           'content-type': 'application/octet-stream',
@@ -146,8 +139,6 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
   })
 
   route('POST /batches', 'createBatch', 'Create a batch from a file of requests', {
-    description:
-      'Requests are sent while no client needs the models, so a client never waits for a batch. A batch resumes after a restart.',
     body: BatchRequest,
     response: { 200: json('The batch', BatchObject) },
     errors: ['file_not_found', 'over_limit', ...DISK_ERRORS],
@@ -158,7 +149,6 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
     }
   })
   route('GET /batches', 'listBatches', 'List your batches', {
-    description: 'Newest first.',
     querystring: Type.Object(Page),
     response: { 200: json('The batches', PageOf(BatchObject)) },
     errors: ['invalid_request', 'batch_not_found'],
@@ -174,7 +164,6 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
     handler: ({ caller, params }) => batchObject(batches.get(caller.owner, params.id))
   })
   route('POST /batches/:id/cancel', 'cancelBatch', 'Cancel a batch', {
-    description: 'Answers that are complete are kept. The status becomes cancelled after a moment.',
     params: batchId,
     response: { 200: json('The batch', BatchObject) },
     errors: ['batch_not_found', 'batch_ended'],
@@ -216,67 +205,51 @@ async function receiveForm(
   }
   // Forms are rare, so the parser is imported on demand.
   const { Busboy } = await import('@fastify/busboy')
-  const ended = clientSignal(reply)
+  const failed = new AbortController()
+  const signal = AbortSignal.any([clientSignal(reply), failed.signal])
+  const refuse = (message: string, param?: string) =>
+    failed.abort(new CorralError('invalid_request', message, { ...(param && { param }) }))
   const fields = new Map<string, string>()
+  let sent: Readable | undefined
   let kept: Promise<FileRecord> | undefined
-  const unreadable = (error: unknown) =>
-    new CorralError('invalid_request', `The form (${FORM}) cannot be read: ${errorMessage(error)}.`)
-  let form: InstanceType<typeof Busboy>
-  try {
-    form = new Busboy({
-      headers: { 'content-type': contentType },
-      limits: { ...FORM_LIMITS, fileSize: Number.POSITIVE_INFINITY }
+  const read = async () => {
+    const limits = { ...FORM_LIMITS, fileSize: Number.POSITIVE_INFINITY }
+    const form = new Busboy({ headers: { 'content-type': contentType }, limits })
+    form.once('partsLimit', () => refuse(`The form (${FORM}) cannot be read: it has too many parts.`))
+    form.once('filesLimit', () => refuse(`The form (${FORM}) cannot be read: it has more than one file.`))
+    form.on('field', (name: string | undefined, value: string) => void (name !== undefined && fields.set(name, value)))
+    form.on('file', (name: string | undefined, content: Readable, filename: string | undefined) => {
+      // The form reports the error.
+      sent = content.on('error', () => {})
+      if (name !== 'file') {
+        content.resume()
+        return refuse('The file must be in the field "file".', 'file')
+      }
+      const file: ArrivingFile = { filename: filename ?? '', content }
+      const settings = whole.then(() => readFields(fields))
+      // The form may fail before its file has arrived.
+      settings.catch(() => {})
+      kept = files.receive(request.caller, file, { length: Number(length ?? 0), form: settings })
+      kept.catch(error => failed.abort(error))
     })
-  } catch (error) {
-    throw unreadable(error)
+    await pipeline(paced(arriving(request), stall, signal), form, { signal })
   }
-  let fail: (error: unknown) => void = () => {}
-  let finish = () => {}
-  const whole = new Promise<void>((resolve, reject) => {
-    finish = resolve
-    fail = reject
+  const whole = read().catch(error => {
+    signal.throwIfAborted()
+    if (error instanceof CorralError || isDisconnect(error, request)) throw error
+    throw new CorralError('invalid_request', `The form (${FORM}) cannot be read: ${errorMessage(error)}.`)
   })
-  whole.catch(() => {})
-  ended.addEventListener('abort', () => fail(ended.reason), { once: true })
-  form.on('error', error => fail(unreadable(error)))
-  form.once('partsLimit', () => fail(unreadable('it has too many parts')))
-  form.once('filesLimit', () => fail(unreadable('it has more than one file')))
-  form.on('field', (name: string | undefined, value: string) => void (name !== undefined && fields.set(name, value)))
-  form.on('file', (name: string | undefined, content: Readable, filename: string | undefined) => {
-    if (name !== 'file') {
-      fail(new CorralError('invalid_request', 'The file must be in the field "file".', { param: 'file' }))
-      content.resume()
-      return
-    }
-    const file: ArrivingFile = { filename: filename ?? '', content }
-    const settings = whole.then(() => readFields(fields))
-    // The form may fail before its file has arrived.
-    settings.catch(() => {})
-    kept = files.receive(request.caller, file, { length: Number(length ?? 0), form: settings })
-    kept.catch(fail)
-  })
-  form.once('finish', finish)
   try {
-    const pieces = paced(arriving(request), stall, { received: 0, ended })
-    for await (const piece of pieces) {
-      if (!form.write(piece)) await Promise.race([once(form, 'drain'), whenRejected(whole)])
-    }
-    form.end()
     await whole
     if (kept) return await kept
     readFields(fields)
     throw new CorralError('invalid_request', 'The form has no "file".', { param: 'file' })
   } catch (error) {
     // Also ends the file that is being stored.
-    fail(error)
-    form.destroy()
+    sent?.destroy(error as Error)
     await kept?.catch(() => {})
     throw error
   }
-}
-
-function whenRejected(promise: Promise<unknown>): Promise<never> {
-  return new Promise((_, reject) => promise.catch(reject))
 }
 
 /** Validates the fields. @returns the number of seconds to store the file @throws CorralError `invalid_request` */

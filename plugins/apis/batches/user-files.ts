@@ -1,11 +1,10 @@
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdir, rename, rm, writeFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
-import type { Readable } from 'node:stream'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { diskRefusal, requireSpace } from '../../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
@@ -98,25 +97,9 @@ export class UserFiles {
     )
   }
 
-  async holds(id: string): Promise<boolean> {
-    return (await fileSize(this.pathOf(id))) !== undefined
-  }
-
   /** Returns the path of a file's content. @param id an id that corral generated, not a client's */
   pathOf(id: string): string {
     return join(this.#folder, `${id}.jsonl`)
-  }
-
-  async read({ id, owner }: FileRecord): Promise<Readable> {
-    try {
-      const handle = await open(this.pathOf(id))
-      return handle.createReadStream()
-    } catch (error) {
-      if (!isSystemError(error, 'ENOENT')) throw error
-      await this.remove(id)
-      this.get(owner, id)
-      throw error
-    }
   }
 
   /**
@@ -173,16 +156,12 @@ export class UserFiles {
     }
   }
 
-  /** Turns the results of a batch into a file. Does nothing if that was done already. */
-  async adopt(id: string, owner: string, filename: string, from: string): Promise<void> {
+  /** Lists the content that a batch wrote as a file, unless it is empty. Does nothing if that was done already. */
+  async addResults(id: string, owner: string, filename: string): Promise<void> {
     if (this.#files.has(id)) return
-    await mkdir(this.#folder, { recursive: true, mode: 0o700 })
-    await rename(from, this.pathOf(id)).catch(error => {
-      // A kill may have interrupted the previous attempt after this step.
-      if (!isSystemError(error, 'ENOENT')) throw error
-    })
     const bytes = (await fileSize(this.pathOf(id))) ?? 0
-    await this.#record({ id, owner, filename, purpose: 'batch_output', bytes })
+    if (bytes > 0) await this.#record({ id, owner, filename, purpose: 'batch_output', bytes })
+    else await rm(this.pathOf(id), { force: true })
   }
 
   async remove(id: string): Promise<void> {
