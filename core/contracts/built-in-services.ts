@@ -10,7 +10,7 @@ import type { Runtimes } from './builds.ts'
 import type { Caller } from './callers.ts'
 import type { Conversion } from './conversion.ts'
 import type { EngineLogRecord } from './engine-log.ts'
-import type { EngineMode, MemoryUse } from './engines.ts'
+import type { EngineFields, EngineMode, MemoryUse } from './engines.ts'
 import type { Adoption } from './found-models.ts'
 import type { HardwareService } from './hardware.ts'
 import type { ModelEvent, PullEvent } from './hooks.ts'
@@ -245,7 +245,6 @@ declare module './leases.ts' {
 export interface StoredItem {
   type?: string
   role?: string
-  content?: string | Record<string, unknown>[]
 }
 
 /** Answers that a later request of the same owner continues by their id. */
@@ -254,6 +253,10 @@ export interface StoredResponses {
   add(owner: string, entry: { response: StoredResponse; input: readonly StoredItem[] }): void
   /** @throws CorralError `response_not_found` with this `param` */
   get(owner: string, id: string, param: string): { response: StoredResponse; input: readonly StoredItem[] }
+  /** Completes items of a request as they are stored. */
+  toItems(input: readonly object[]): StoredItem[]
+  /** Converts a conversation to the messages of a chat. */
+  toMessages(items: readonly StoredItem[]): EngineFields[]
 }
 type StoredResponse = Record<string, unknown> & { id: string; output: readonly StoredItem[] }
 

@@ -28,7 +28,7 @@ import {
 
 const Part = Type.Union([
   Loose({ type: Type.Enum(['message', 'text']), content: Type.String() }),
-  Loose({ type: Type.Literal('image'), data_url: Type.String({ description: 'A data URL' }) })
+  Loose({ type: Type.Literal('image'), data_url: Type.String() })
 ])
 const { temperature, top_p, top_k } = requestOptions
 
@@ -36,9 +36,7 @@ export const ChatRequest = Titled('LMStudioChatRequest', {
   model: Type.String(),
   input: Type.Union([Type.String(), Type.Array(Part, { minItems: 1 })]),
   system_prompt: Given(Type.String()),
-  integrations: Given(
-    Type.Array(Type.Union([Type.String(), Loose({})]), { description: 'Left out, and named in X-Corral-Ignored-Tools' })
-  ),
+  integrations: Given(Type.Array(Type.Union([Type.String(), Loose({})]))),
   stream: Given(Type.Boolean({ default: false })),
   temperature,
   top_p,
@@ -49,7 +47,7 @@ export const ChatRequest = Titled('LMStudioChatRequest', {
   reasoning: Given(Type.Enum(['off', 'low', 'medium', 'high', 'on'])),
   context_length: requestOptions.num_ctx,
   store: Given(Type.Boolean({ default: true })),
-  previous_response_id: Given(Type.String({ description: 'The response_id of an answer here or on /v1/responses' })),
+  previous_response_id: Given(Type.String()),
   ttl: keep_alive
 })
 type ChatRequest = Static<typeof ChatRequest>
@@ -64,10 +62,10 @@ export const ChatResult = Titled('LMStudioChat', {
     total_output_tokens: Type.Integer(),
     reasoning_output_tokens: Type.Integer(),
     tokens_per_second: Type.Number(),
-    time_to_first_token_seconds: Type.Number({ description: 'Without loading and waiting for a slot' }),
-    model_load_time_seconds: Type.Optional(Type.Number({ description: 'If the model was loaded for the request' }))
+    time_to_first_token_seconds: Type.Number(),
+    model_load_time_seconds: Type.Optional(Type.Number())
   }),
-  response_id: Type.Optional(Type.String({ description: 'Unless "store" is false' }))
+  response_id: Type.Optional(Type.String())
 })
 type ChatResult = Static<typeof ChatResult>
 
@@ -97,8 +95,8 @@ export async function answerChat(
   const { question, input } = toQuestion(deps, request)
   const keep = (result: ChatResult) => {
     if (body.store === false) return result
-    const id = newId('resp')
-    const response = { ...storedResponse(result), id, previous_response_id: body.previous_response_id ?? null }
+    const id = `resp_${randomBytes(24).toString('hex')}`
+    const response = { ...storedResponse(deps, result), id, previous_response_id: body.previous_response_id ?? null }
     deps.responses.add(caller.owner, { response, input })
     return { ...result, response_id: id }
   }
@@ -137,10 +135,10 @@ function toQuestion(
   const history = before ? [...before.input, ...before.response.output] : []
   const system = body.system_prompt ?? undefined
   const kept = history.filter(({ role }) => system === undefined || role !== 'system')
-  const input: StoredItem[] = [
-    ...(system === undefined ? [] : [storedMessage('system', toContent(system))]),
+  const input = [
+    ...deps.responses.toItems(system === undefined ? [] : [{ role: 'system', content: system }]),
     ...kept,
-    storedMessage('user', toContent(body.input))
+    ...deps.responses.toItems([{ role: 'user', content: toContent(body.input) }])
   ]
   const thinks = variant.metadata.capabilities.includes('thinking')
   const { reasoning } = body
@@ -148,7 +146,8 @@ function toQuestion(
     const message = 'The model cannot think. Remove "reasoning".'
     throw new CorralError('unsupported_capability', message, { param: 'reasoning' })
   }
-  const messages = withUsableMedia(input.flatMap(toMessage), variant, settings.engine, (_, part) => `input[${part}]`)
+  const chat = deps.responses.toMessages(input)
+  const messages = withUsableMedia(chat, variant, settings.engine, (_, part) => `input[${part}]`)
   return {
     question: {
       operation: 'chat',
@@ -174,48 +173,25 @@ const pick = ({ model, temperature, top_p, top_k }: ChatRequest) => ({ model, te
 const integrationNames = (integrations: readonly unknown[]) =>
   integrations.map(each => String(isObject(each) ? (each.id ?? each.server_label ?? 'integration') : each))
 
-const newId = (prefix: string) => `${prefix}_${randomBytes(24).toString('hex')}`
-
-const storedMessage = (role: string, content: Record<string, unknown>[]) => ({
-  type: 'message',
-  id: newId('msg'),
-  status: 'completed',
-  role,
-  content
-})
-
-function toContent(input: ChatRequest['input']): Record<string, unknown>[] {
-  const parts = typeof input === 'string' ? [{ type: 'text' as const, content: input }] : input
-  return parts.map(part =>
+function toContent(input: ChatRequest['input']): string | object[] {
+  if (typeof input === 'string') return input
+  return input.map(part =>
     part.type === 'image'
       ? { type: 'input_image', image_url: part.data_url }
       : { type: 'input_text', text: part.content }
   )
 }
 
-/** Converts a stored message to the chat format. Other items, such as calls of functions, are left out. */
-function toMessage({ type = 'message', role, content }: StoredItem): Record<string, unknown>[] {
-  if (type !== 'message') return []
-  if (!Array.isArray(content)) return [{ role, content }]
-  const parts = content.map(({ type, text, refusal, image_url, ...file }) => {
-    if (type === 'input_image') return { type: 'image_url', image_url: { url: image_url } }
-    return type === 'input_file' ? { type: 'file', file } : { type: 'text', text: text ?? refusal ?? '' }
-  })
-  return [
-    { role, content: role === 'assistant' ? content.map(part => part.text ?? part.refusal ?? '').join('') : parts }
-  ]
-}
-
-function storedResponse({ model_instance_id: model, output, stats }: ChatResult) {
+function storedResponse({ responses }: ChatDependencies, { model_instance_id: model, output, stats }: ChatResult) {
   return {
     object: 'response',
     created_at: Math.floor(Date.now() / 1000),
     status: 'completed',
     model,
-    output: output.map(({ type, content: text }) =>
-      type === 'message'
-        ? storedMessage('assistant', [{ type: 'output_text', text, annotations: [] }])
-        : { type, id: newId('rs'), summary: [], content: [{ type: 'reasoning_text', text }] }
+    output: responses.toItems(
+      output.map(({ type, content }) =>
+        type === 'message' ? { role: 'assistant', content } : { type, content: [{ text: content }] }
+      )
     ),
     usage: {
       input_tokens: stats.input_tokens,

@@ -1,5 +1,6 @@
 import { CorralError } from '../../../../core/errors.ts'
 import { pageAfter } from '../../../../core/http/list-page.ts'
+import { engineMessages, readInput } from './response-request.ts'
 import type { ResponseObject } from './response-writer.ts'
 import type { Item, ItemsQuery } from './schemas.ts'
 
@@ -58,6 +59,14 @@ export class StoredResponses {
   delete(owner: string, id: string): void {
     if (!this.#owners.get(owner)?.drop(id)) throw notFound('response_id')
     this.#forgetEmpty()
+  }
+
+  toItems(input: readonly object[]): Item[] {
+    return readInput(input, () => undefined)
+  }
+
+  toMessages(items: readonly Item[]) {
+    return engineMessages(items.map(item => ({ item }))).messages
   }
 
   itemsById(owner: string): Map<string, Item> {
