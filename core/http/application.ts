@@ -19,7 +19,7 @@ import { BodyMemory, bodyMemoryLimits, routeBodyLimit } from './body-memory.ts'
 import { ServerCertificate } from './certificate.ts'
 import { ConnectionGuard } from './connection-guard.ts'
 import { closingError, Drain } from './draining.ts'
-import { type ErrorBody, refuseUnknownRoute, sendErrors } from './error-format.ts'
+import { refuseUnknownRoute, sendErrors } from './error-format.ts'
 import { incomingBody } from './incoming-body.ts'
 import { getInternalCaller } from './internal-request.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
@@ -36,11 +36,6 @@ declare module 'fastify' {
   interface FastifyInstance {
     /** The error for a request without a route: unknown path or wrong method. */
     noRouteError(method: string, url: string): CorralError
-    /**
-     * Sets the format of errors for requests that never reach a route of an API because their path cannot be decoded.
-     * @param prefix beginning of the API's paths, such as `/v1/`
-     */
-    wordErrors(prefix: string, body: ErrorBody): void
     /** Folders whose paths are hidden from other machines. */
     folders: readonly ServerFolder[]
   }
@@ -75,7 +70,6 @@ export async function createApplication(
   log: FastifyBaseLogger,
   folders: readonly ServerFolder[] = []
 ): Promise<FastifyInstance> {
-  const wordings = new Map<string, ErrorBody>()
   const bodyLimit = parseBytes(config.body_limit)!
   const app = Fastify({
     loggerInstance: log,
@@ -109,15 +103,11 @@ export async function createApplication(
       }
     },
     clientErrorHandler: refuseUnreadable,
-    // A path that cannot be decoded never reaches a route.
+    // A path that cannot be decoded never reaches a route or an API, and no hook runs, so there is no record.
     frameworkErrors: (error, request, reply) => {
       const failure = toCorralError(error)
-      const prefixes = [...wordings.keys()].filter(prefix => request.url.startsWith(prefix))
-      const [longest = ''] = prefixes.sort((a, b) => b.length - a.length)
-      const body = wordings.get(longest) ?? nativeErrorBody
-      // No hook runs for such a request, so it has no record.
       request.log.info(`${request.method} ${failure.status}: the path cannot be decoded`)
-      void (reply as FastifyReply).code(failure.status).send(body(clientError(failure, request), request))
+      void (reply as FastifyReply).code(failure.status).send(nativeErrorBody(clientError(failure, request), request))
     }
   })
   allowLongUploads(app.server)
@@ -130,7 +120,6 @@ export async function createApplication(
   app.addHook('onClose', async () => guard.close())
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
-  app.decorate('wordErrors', (prefix: string, body: ErrorBody) => void wordings.set(prefix, body))
   app.addHook('onRoute', route => {
     route.bodyLimit = routeBodyLimit(route, bodyLimit)
   })

@@ -6,7 +6,7 @@ import { isDisconnect } from './client-disconnect.ts'
 import { errorHeaders, logFailure, toCorralError } from './native-error.ts'
 import { clientError } from './server-folders.ts'
 
-export type ErrorBody = (error: CorralError, request: FastifyRequest) => Record<string, unknown>
+type ErrorBody = (error: CorralError, request: FastifyRequest) => Record<string, unknown>
 
 type ErrorFormat = [body: ErrorBody, headers?: (request: FastifyRequest) => Record<string, string>]
 
@@ -36,9 +36,8 @@ function isUploading({ complete, headers }: IncomingMessage): boolean {
   return complete === false && (coding !== undefined || length !== '0')
 }
 
-/** Sends all errors below a prefix in the format of an API, including those of unknown paths. */
-export function useErrorFormat(app: FastifyInstance, prefix: string, ...format: ErrorFormat): void {
-  app.wordErrors(prefix, format[0])
+/** Sends all errors below a scope's prefix in the format of an API, including those of unknown paths. */
+export function useErrorFormat(app: FastifyInstance, ...format: ErrorFormat): void {
   sendErrors(app, ...format)
   app.setNotFoundHandler(refuseUnknownRoute)
 }

@@ -4,17 +4,19 @@ import { contextMessage } from './context-message.ts'
 import { Loose, Titled } from './request-fields.ts'
 import { errorsWithin, routerWith } from './response-schemas.ts'
 
-const TYPES: Record<number, string> = {
-  401: 'authentication_error',
-  403: 'permission_error',
-  404: 'not_found_error',
-  429: 'rate_limit_error'
-}
+/** Types of errors, by status or code, in all APIs that are made like OpenAI's. */
+const COMMON_TYPES = { 401: 'authentication_error', 403: 'permission_error', 404: 'not_found_error' }
 
-function typeOf({ code, status }: CorralError): string {
-  if (code === 'queue_full' || code === 'too_busy' || code === 'hub_rate_limited') return 'rate_limit_error'
-  return TYPES[status] ?? (status >= 500 ? 'server_error' : 'invalid_request_error')
-}
+/** Returns a function for the type of an error. @param own the API's own types, by status or code */
+export const errorTypes =
+  (own: Record<string, string>, ofServer = 'server_error') =>
+  ({ code, status }: CorralError): string => {
+    const types: Record<string, string> = { ...COMMON_TYPES, ...own }
+    return types[code] ?? types[status] ?? (status >= 500 ? ofServer : 'invalid_request_error')
+  }
+
+const LATER = 'rate_limit_error'
+const typeOf = errorTypes({ 429: LATER, queue_full: LATER, too_busy: LATER, hub_rate_limited: LATER })
 
 /** OpenAI's own code for a full context, by which programs notice that they must shorten the conversation. */
 export const OPENAI_CONTEXT_CODE = 'context_length_exceeded'

@@ -8,6 +8,8 @@ import type {
 } from 'fastify'
 import { type Static, type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode, errorCodes } from '../errors.ts'
+import { bodyObject } from './json-body.ts'
+import { Integer, Text } from './request-fields.ts'
 import type { Role } from './roles.ts'
 
 /** The format of an API's errors, for the API document. */
@@ -58,10 +60,10 @@ export const ANSWER_ERRORS = [
 
 const NativeErrorSchema = Type.Object(
   {
-    error: Type.String({ description: 'What happened, to what, and what to do next' }),
-    errorCode: Type.Integer({ description: 'The HTTP status' }),
-    code: Type.String({ description: 'Stable, for programs' }),
-    requestId: Type.String({ description: 'As in the header x-request-id and in the log' })
+    error: Text('What happened, to what, and what to do next'),
+    errorCode: Integer('The HTTP status'),
+    code: Text('Stable, for programs'),
+    requestId: Text('As in the header x-request-id and in the log')
   },
   { title: 'NativeError', additionalProperties: true }
 )
@@ -70,9 +72,9 @@ const NativeErrorSchema = Type.Object(
 export const WorkFailureSchema = Type.Object(
   {
     status: Type.String({ pattern: '^error: ' }),
-    error: Type.String({ description: 'What happened, to what, and what to do next' }),
-    errorCode: Type.Integer({ description: 'The HTTP status that it would have had' }),
-    code: Type.String({ description: 'Stable, for programs' })
+    error: Text('What happened, to what, and what to do next'),
+    errorCode: Integer('The HTTP status that it would have had'),
+    code: Text('Stable, for programs')
   },
   { title: 'WorkFailure', additionalProperties: true }
 )
@@ -120,6 +122,12 @@ export interface RouteSchema extends FastifySchema {
 /** Routes that use a model take prompts, images and sounds. Other routes take names and settings. */
 const usualBodySize = (errors: readonly ErrorCode[]) => (errors.includes('context_exceeded') ? 'large' : 'small')
 
+/** A missing body, or one that is not an object, gets its own error code before the schema is applied. */
+async function requireObject(request: FastifyRequest): Promise<void> {
+  const isOptional = request.routeOptions.schema?.bodyOptional === true
+  request.body = bodyObject(isOptional ? (request.body ?? {}) : request.body)
+}
+
 /** Creates the options of an API's routes: Fastify validates requests by them, the API document shows them. */
 export const routesWith =
   (shape: ErrorShape) =>
@@ -133,6 +141,7 @@ export const routesWith =
         ...(audited !== undefined && { audited }),
         replies: () => ({ ...response, ...refusals() })
       },
+      ...(more.body && bodySize !== 'streamed' && { preValidation: requireObject }),
       schema: {
         summary,
         tags: [tag],

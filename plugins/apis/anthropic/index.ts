@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto'
-import { join } from 'node:path'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
@@ -19,7 +18,7 @@ import type { Model } from '../../../core/contracts/models.ts'
 import type { CorralError, ErrorCode } from '../../../core/errors.ts'
 import { contextMessage } from '../../../core/http/context-message.ts'
 import { useErrorFormat } from '../../../core/http/error-format.ts'
-import { bodyObject } from '../../../core/http/json-body.ts'
+import { errorTypes } from '../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, routerWith } from '../../../core/http/response-schemas.ts'
 import { catalogFor, listedModels } from '../../../core/models/allowed-models.ts'
 import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
@@ -42,10 +41,8 @@ export default definePlugin({
   ),
   setup(context, options) {
     let { heartbeat } = options
-    const steps = new ClearedSteps(join(context.paths.cache, 'cleared-conversations.json'), context.log)
-    const deps = { ...apiDependencies(context, () => heartbeat), config: context.config, steps }
+    const deps = { ...apiDependencies(context, () => heartbeat), config: context.config, steps: new ClearedSteps() }
     return {
-      stop: () => steps.close(),
       routes: app => anthropicRoutes(app, deps),
       reload(next: typeof options) {
         heartbeat = next.heartbeat
@@ -62,32 +59,24 @@ const anthropicRouter = routerWith(schemas.anthropicErrors)
 /** Serves the Messages API under /v1/messages and /anthropic/v1. The OpenAI API lists models at /v1/models. */
 async function anthropicRoutes(app: FastifyInstance, deps: AnthropicDependencies): Promise<void> {
   app.addHook('onRequest', async (request, reply) => void reply.header('request-id', request.id))
-  app.addHook('preValidation', async request => {
-    if (request.routeOptions.schema?.body) bodyObject(request.body)
+  const mount = (prefix: string, routes: (scope: FastifyInstance) => void) =>
+    app.register(
+      async scope => {
+        useErrorFormat(scope, anthropicErrorBody, ({ id }) => ({ 'request-id': id }))
+        routes(scope)
+      },
+      { prefix }
+    )
+  await mount('/v1/messages', scope => messageRoutes(scope, deps, '', 'anthropic'))
+  await mount('/anthropic', scope => {
+    messageRoutes(scope, deps, '/v1/messages', 'anthropicMounted')
+    modelRoutes(scope, deps)
   })
-  const formatErrors = (scope: FastifyInstance, prefix: string) =>
-    useErrorFormat(scope, prefix, anthropicErrorBody, ({ id }) => ({ 'request-id': id }))
-  await app.register(
-    async scope => {
-      formatErrors(scope, '/v1/messages')
-      messageRoutes(scope, deps, '', 'anthropic')
-    },
-    { prefix: '/v1/messages' }
-  )
-  await app.register(
-    async scope => {
-      formatErrors(scope, '/anthropic/')
-      messageRoutes(scope, deps, '/v1/messages', 'anthropicMounted')
-      modelRoutes(scope, deps)
-    },
-    { prefix: '/anthropic' }
-  )
 }
 
 function messageRoutes(app: FastifyInstance, deps: AnthropicDependencies, path: string, ids: string): void {
   const route = anthropicRouter(app, 'Anthropic')
   route(`POST ${path}`, `${ids}CreateMessage`, 'Answer a conversation', {
-    description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
     body: schemas.MessagesRequest,
     response: {
       200: jsonOrStream('The message; with "stream" its events', schemas.Message, {
@@ -100,7 +89,6 @@ function messageRoutes(app: FastifyInstance, deps: AnthropicDependencies, path: 
     handler: (request, reply) => answerMessage(deps, request, reply)
   })
   route(`POST ${path}/count_tokens`, `${ids}CountTokens`, "Count a prompt's tokens", {
-    description: 'Counts the same tokens as an answer to the request would have. The model is loaded if necessary.',
     body: schemas.CountRequest,
     response: { 200: json('Number of tokens in the prompt', schemas.TokenCount) },
     errors: ERRORS,
@@ -236,34 +224,17 @@ async function countTokens(
   })
 }
 
-const TYPES: Record<number, string> = {
-  401: 'authentication_error',
-  403: 'permission_error',
-  404: 'not_found_error',
-  413: 'request_too_large',
-  429: 'rate_limit_error',
-  504: 'timeout_error'
-}
-
-function errorType({ code, status }: CorralError): string {
-  if (code === 'queue_full' || code === 'too_busy') return 'overloaded_error'
-  if (code === 'hub_rate_limited') return 'rate_limit_error'
-  return TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error')
-}
-
-const errorMessage = (error: CorralError) =>
-  contextMessage(
-    error,
-    (tokens, most) => `prompt is too long: ${tokens} tokens > ${most} maximum.`,
-    'prompt is too long'
-  )
+const TYPES = { 413: 'request_too_large', 429: 'rate_limit_error', 504: 'timeout_error' }
+const CODES = { queue_full: 'overloaded_error', too_busy: 'overloaded_error', hub_rate_limited: 'rate_limit_error' }
+const errorType = errorTypes({ ...TYPES, ...CODES }, 'api_error')
 
 export function anthropicErrorBody(error: CorralError, { id }: { id: string }): Record<string, unknown> {
+  const counted = (tokens: unknown, most: unknown) => `prompt is too long: ${tokens} tokens > ${most} maximum.`
   return {
     type: 'error',
     error: {
       type: errorType(error),
-      message: errorMessage(error),
+      message: contextMessage(error, counted, 'prompt is too long'),
       code: error.code,
       ...(error.param !== undefined && { param: error.param }),
       // The SDKs expose these as `details` and `errorCode` of their exceptions.

@@ -3,11 +3,10 @@ import { Type } from 'typebox'
 import type { Catalog, Model } from '../../../core/contracts/models.ts'
 import type { ModelNaming, NativeApi } from '../../../core/contracts/native-api.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
-import { isDisconnect } from '../../../core/http/client-disconnect.ts'
-import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from '../../../core/http/native-error.ts'
+import { sendErrors } from '../../../core/http/application.ts'
+import { nativeErrorBody } from '../../../core/http/native-error.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
-import { clientError } from '../../../core/http/server-folders.ts'
 import { bareName, type ModelName, NO_OWNER, parseRequestedName } from '../../../core/models/model-name.ts'
 import { modelfileText } from './models/create-request.ts'
 
@@ -28,16 +27,7 @@ export async function ollamaRoutes(
 ): Promise<void> {
   tagAsOllama(app)
   const route = nativeRouter(app, 'Ollama')
-  app.setErrorHandler((error, request, reply) => {
-    if (isDisconnect(error, request)) return reply.hijack()
-    const failure = withOllamaMessage(toCorralError(error), request.body)
-    request.record.failure = failure
-    logFailure(failure, request.log)
-    return reply
-      .code(failure.status)
-      .headers(errorHeaders(failure))
-      .send(nativeErrorBody(clientError(failure, request), request))
-  })
+  sendErrors(app, (error, request) => nativeErrorBody(withOllamaMessage(error, request.body), request))
   route(`GET ${PREFIX}`, 'ollamaRoot', "Check that Ollama's API is available", {
     role: 'anyone',
     response: { 200: { description: 'It is available', content: { 'text/plain': { schema: Type.String() } } } },

@@ -12,8 +12,7 @@ import type { Services } from '../../../../core/contracts/services.ts'
 import { requireFiles, type StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
-import { bodyObject } from '../../../../core/http/json-body.ts'
-import { Given, Loose, Titled } from '../../../../core/http/request-fields.ts'
+import { Given, Loose, Text, Titled } from '../../../../core/http/request-fields.ts'
 import {
   DISK_ERRORS,
   FILE_ERRORS,
@@ -29,8 +28,8 @@ import { type BlobStore, blobRoutes, type UploadSlots } from './blobs.ts'
 import { CreateRequestSchema, detectFiles, mergedDefaults, type NewModel, readCreateRequest } from './create-request.ts'
 
 const CopyRequestSchema = Titled('CopyRequest', {
-  source: Type.String({ description: 'Model to copy' }),
-  destination: Type.String({ description: 'Its new name' })
+  source: Text('Model to copy'),
+  destination: Text('Its new name')
 })
 const CREATE_ERRORS: ErrorCode[] = [...FILE_ERRORS, 'model_exists', ...DISK_ERRORS]
 
@@ -57,11 +56,8 @@ export async function createModelRoutes(
   await instance.register(async scope => blobRoutes(scope, deps.blobs, deps.uploads, deps.uploadStall))
   await instance.register(async app => {
     const route = nativeRouter(app, 'Models')
-    app.addHook('preValidation', async request => void bodyObject(request.body))
-
     route('POST /copy', 'copyModel', 'Copy a model', {
       role: 'operator',
-      description: 'Files are linked if possible. Each of the two models can be deleted without affecting the other.',
       body: CopyRequestSchema,
       response: { 200: json('Copied', Done('success')) },
       errors: CREATE_ERRORS,
@@ -73,7 +69,6 @@ export async function createModelRoutes(
 
     route('POST /create', 'createModel', 'Create a model from another model or from uploaded files', {
       role: 'operator',
-      description: 'Its defaults apply if a request does not set them. An existing model of the same name is replaced.',
       body: CreateRequestSchema,
       bodySize: 'large',
       response: {
@@ -110,8 +105,8 @@ export async function createModelRoutes(
     route('POST /push', 'pushModel', 'Publish a model (not supported)', {
       role: 'operator',
       body: Loose({
-        model: Given(Type.String({ description: 'Model to publish' })),
-        name: Given(Type.String({ description: 'The same as model' }))
+        model: Given(Text('Model to publish')),
+        name: Given(Text('The same as model'))
       }),
       errors: ['not_implemented', 'invalid_model_name'],
       handler: async ({ body }) => {

@@ -439,8 +439,7 @@ t.test('the SDK throws the right error class', async t => {
   for (const [path, status, body] of [
     ['/v1/messages', 400, { error: { type: 'invalid_request_error', code: 'missing_body' } }],
     ['/v1/messages/batches', 404, { type: 'error', error: { type: 'not_found_error', code: 'route_not_found' } }],
-    ['/anthropic/v1/nothing', 404, { type: 'error', error: { type: 'not_found_error' } }],
-    ['/anthropic/v1/messages/%ff', 400, { type: 'error', error: { code: 'invalid_request' } }]
+    ['/anthropic/v1/nothing', 404, { type: 'error', error: { type: 'not_found_error' } }]
   ] as const) {
     const got = await corral.json(path, '')
     t.equal(got.status, status, path)
