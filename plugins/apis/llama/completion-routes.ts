@@ -31,7 +31,6 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
     ['/completions', 'llamaCompletions']
   ] as const) {
     route(`POST ${path}`, operationId, "Continue a text, in llama-server's own format", {
-      description: 'If there are several prompts, the complete answer is a list.',
       body: schemas.CompletionRequest,
       response: {
         200: reply200('The text', Type.Union([schemas.CompletionEvent, Type.Array(schemas.CompletionEvent)]))

@@ -47,11 +47,11 @@ export function llamaErrorBody(error: CorralError): { error: Record<string, unkn
 
 const LlamaError = Titled('LlamaServerError', {
   error: Loose({
-    code: Type.Integer({ description: 'The HTTP status' }),
-    message: Type.String({ description: 'What happened, to what, and what to do next' }),
+    code: Type.Integer(),
+    message: Type.String(),
     type: Type.String(),
-    corral_code: Type.String({ description: 'Stable error code for programs' }),
-    param: Type.Optional(Type.String({ description: 'The field that is wrong' }))
+    corral_code: Type.String(),
+    param: Type.Optional(Type.String())
   })
 })
 

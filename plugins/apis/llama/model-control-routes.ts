@@ -38,7 +38,6 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   const { scheduler, catalog, downloads, feed, log, ended } = deps
   route('POST /models/load', 'llamaLoad', 'Start loading a model', {
     role: 'operator',
-    description: '`GET /models/sse` reports when the model is loaded, or why loading failed.',
     body: schemas.NamedRequest,
     response: { 200: json('Loading has started', schemas.DoneSchema) },
     errors: ['invalid_model_name', 'model_not_found', 'forbidden_model'],
@@ -70,8 +69,6 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   })
   route('POST /models/unload', 'llamaUnload', 'Unload a model', {
     role: 'operator',
-    description:
-      'Running requests end with `model_stopped`. If the model is being downloaded, the download is cancelled.',
     body: schemas.NamedRequest,
     response: { 200: json('The model is unloaded', schemas.DoneSchema) },
     errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model'],
@@ -89,8 +86,6 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   })
   route('POST /models', 'llamaDownload', 'Start downloading a model', {
     role: 'operator',
-    description:
-      '`GET /models/sse` reports progress and the result under the name in this request; `POST /models/unload` cancels the download. The download continues if the client disconnects.',
     body: schemas.NamedRequest,
     response: { 200: json('The download has started', schemas.DoneSchema) },
     errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS],
@@ -110,8 +105,6 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   })
   route('DELETE /models', 'llamaDelete', 'Delete a model from disk', {
     role: 'operator',
-    description:
-      'Deletes the model that the list shows under this name. Its running requests and its download end. `GET /models/sse` reports `model_remove`.',
     querystring: schemas.ModelQuery,
     response: { 200: json('The model is deleted', schemas.DoneSchema) },
     errors: [...FILE_ERRORS, 'forbidden_model'],
@@ -125,8 +118,6 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   })
   // A HEAD request has no body, so nothing would end its stream.
   route('GET /models/sse', 'llamaModelEvents', 'Follow changes of models', {
-    description:
-      'Events `data: {"model","event","data"}`: `model_status` (`data.status` unloaded, loading or loaded), `models_reload` and `model_remove`; for operators also `download_progress`, `download_finished` and `download_failed`. The stream ends when the client disconnects.',
     response: {
       200: {
         description: 'The events',

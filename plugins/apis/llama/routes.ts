@@ -52,9 +52,6 @@ export function llamaRoutes(
   markRerouted: (request: IncomingMessage) => void
 ): void {
   sendErrors(app, llamaErrorBody)
-  app.addHook('preValidation', async request => {
-    if (request.routeOptions.schema?.body) bodyObject(request.body)
-  })
   app.addHook('preClose', async () => deps.feed.close())
   rerouted(app, markRerouted)
   propsRoutes(app, deps)
@@ -103,8 +100,6 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     })
   }
   route('GET /props', 'llamaProps', 'Show properties of the server or of one model', {
-    description:
-      'Without a model: the properties of the router. With a model: those of its engine. The model is loaded if necessary, unless `autoload` is false.',
     querystring: schemas.PropsQuery,
     response: { 200: json('The properties', schemas.PropsSchema) },
     errors: [...MODEL_ERRORS, 'model_not_loaded', 'forbidden_model'],
@@ -123,7 +118,6 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     }
   })
   route('GET /slots', 'llamaSlots', 'Show the slots of loaded models', {
-    description: 'Prompts and answers are never included.',
     querystring: schemas.ModelQuery,
     response: { 200: json('The slots', Type.Array(schemas.SlotSchema)) },
     errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model'],
@@ -140,7 +134,6 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     }
   })
   route('GET /tools', 'llamaTools', 'List the tools that the server runs for models', {
-    description: 'Always empty: models cannot access this machine.',
     response: { 200: json('None', Type.Array(Type.Never())) },
     handler: async () => []
   })
@@ -214,8 +207,6 @@ async function listSlots({ engine, variant, running }: RunningModel, signal: Abo
 function resumeRoutes(app: FastifyInstance): void {
   const route = llamaRouter(app)
   route('GET /v1/stream', 'llamaStream', 'Continue the stream of a conversation', {
-    description:
-      'The request that started the answer must have had the header `X-Conversation-Id`. The stream continues from the given byte. For streams with an id of corral, use `GET /v1/streams/{id}`.',
     querystring: schemas.ConversationQuery,
     response: {
       200: { description: 'The rest of the stream', content: { 'text/event-stream': { schema: Type.String() } } }
@@ -230,7 +221,6 @@ function resumeRoutes(app: FastifyInstance): void {
     }
   })
   route('DELETE /v1/stream', 'llamaEndStream', 'End the answer to a conversation', {
-    description: 'Succeeds even if there is no such answer.',
     querystring: schemas.ConversationQuery,
     response: { 204: { description: 'The answer has ended', content: {} } },
     errors: ['invalid_request'],

@@ -18,17 +18,15 @@ const generating = {
   n_predict: requestOptions.max_tokens,
   stream: Given(Type.Boolean({ default: false })),
   stop: Given(Texts),
-  return_tokens: Given(Type.Boolean({ default: false, description: 'List the tokens in the complete answer' })),
-  return_progress: Given(
-    Type.Boolean({ default: false, description: 'Send prompt-processing progress in the stream' })
-  ),
-  response_fields: Given(Type.Array(Type.String(), { description: 'Fields to include in the complete answer' }))
+  return_tokens: Given(Type.Boolean({ default: false })),
+  return_progress: Given(Type.Boolean({ default: false })),
+  response_fields: Given(Type.Array(Type.String()))
 }
 
 const Part = Type.Union([Type.String(), Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 })])
 const PromptObject = Loose({ prompt_string: Type.String() })
 
-export const CompletionRequest = Loose({
+export const CompletionRequest = Titled('LlamaCompletionRequest', {
   ...generating,
   prompt: Type.Union([
     Type.String(),
@@ -37,12 +35,12 @@ export const CompletionRequest = Loose({
   ])
 })
 
-export const InfillRequest = Loose({
+export const InfillRequest = Titled('LlamaInfillRequest', {
   ...generating,
   input_prefix: Given(Type.String()),
   input_suffix: Given(Type.String()),
   input_extra: Given(ListOf({ filename: Given(Type.String()), text: Type.String() })),
-  prompt: Given(Type.String({ description: 'Text after the prefix' }))
+  prompt: Given(Type.String())
 })
 
 const Content = Type.Union([
@@ -71,32 +69,29 @@ export const ConversationQuery = Type.Object(
   loose
 )
 export const LookupRequest = Loose({
-  conversation_ids: Type.Array(Type.String(), {
-    maxItems: 1000,
-    description: 'Names, with or without `::<model>` at the end'
-  })
+  conversation_ids: Type.Array(Type.String(), { maxItems: 1000 })
 })
 
-export const HealthSchema = Loose({
+export const HealthSchema = Titled('Health', {
   status: Type.Literal('ok'),
-  draining: Type.Optional(Type.Literal(true, { description: 'New requests for models are refused' }))
+  draining: Type.Optional(Type.Literal(true))
 })
 
 export const PropsSchema = Loose({
   role: Type.Optional(Type.Literal('router')),
   default_generation_settings: Loose({
     params: Loose({}),
-    n_ctx: Type.Integer({ description: 'Context size of a slot in tokens' })
+    n_ctx: Type.Integer()
   }),
   model_alias: Type.String(),
-  model_path: Type.String({ description: "The model's name: file paths are not disclosed" }),
+  model_path: Type.String(),
   build_info: Type.String(),
   total_slots: Type.Optional(Type.Integer()),
   modalities: Type.Optional(Loose({ vision: Type.Boolean(), audio: Type.Boolean(), video: Type.Boolean() })),
   chat_template: Type.Optional(Type.String()),
-  max_instances: Type.Optional(Type.Integer({ description: 'Maximum number of models in memory' })),
+  max_instances: Type.Optional(Type.Integer()),
   models_autoload: Type.Optional(Type.Boolean()),
-  ui: Type.Optional(Type.Boolean({ description: 'Whether a page may offer the model' })),
+  ui: Type.Optional(Type.Boolean()),
   ui_settings: Type.Optional(Loose({})),
   cors_proxy_enabled: Type.Optional(Type.Boolean())
 })
@@ -111,7 +106,7 @@ export const SlotSchema = Loose({
 export const DoneSchema = Loose({ success: Type.Literal(true) })
 
 export const FeedEventSchema = Titled('ModelFeedEvent', {
-  model: Type.String({ description: 'The model name, or * for all models' }),
+  model: Type.String(),
   event: Type.String(),
   data: Loose({})
 })
@@ -122,9 +117,9 @@ export const CompletionEvent = Titled('LlamaCompletion', {
   content: Type.Optional(Type.String()),
   tokens: Type.Optional(Type.Array(Type.Integer())),
   stop: Type.Optional(Type.Boolean()),
-  stop_type: Type.Optional(Type.String({ description: 'eos, limit or word' })),
+  stop_type: Type.Optional(Type.String()),
   stopping_word: Type.Optional(Type.String()),
-  model: Type.Optional(Type.String({ description: 'As in the request' })),
+  model: Type.Optional(Type.String()),
   tokens_predicted: Type.Optional(Type.Integer()),
   tokens_evaluated: Type.Optional(Type.Integer()),
   truncated: Type.Optional(Type.Boolean()),
@@ -138,6 +133,6 @@ export const StreamRecord = Loose({
   conversation_id: Type.String(),
   is_done: Type.Boolean(),
   total_bytes: Type.Integer(),
-  started_at: Type.Integer({ description: 'Seconds since the epoch' }),
-  completed_at: Type.Integer({ description: 'Seconds since the epoch; 0 while the answer is running' })
+  started_at: Type.Integer(),
+  completed_at: Type.Integer()
 })

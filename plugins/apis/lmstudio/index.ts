@@ -57,7 +57,7 @@ export default definePlugin({
         await app.register(async mount => lmStudioRoutes(mount, deps, mark), { prefix: '/api/v0' })
         await app.register(
           async mount => {
-            useErrorFormat(mount, '/api/v1/', errorBodyV1)
+            useErrorFormat(mount, errorBodyV1)
             studioRoutes(mount, {
               ...deps,
               downloads: context.service('downloads'),
@@ -84,27 +84,23 @@ type LmStudioDependencies = Pick<ApiDependencies, 'catalog' | 'scheduler' | 'ans
 const ModelRecord = Titled('LMStudioModel', {
   id: Type.String(),
   object: Type.Literal('model'),
-  type: Type.Enum(['llm', 'vlm', 'embeddings'], {
-    description: 'vlm: the model accepts images. Rerankers are listed as embeddings'
-  }),
+  type: Type.Enum(['llm', 'vlm', 'embeddings']),
   publisher: Type.String(),
   arch: Type.String(),
-  compatibility_type: Type.String({ description: 'gguf or safetensors' }),
+  compatibility_type: Text('gguf or safetensors'),
   quantization: Type.String(),
   state: Type.Enum(['loaded', 'not-loaded']),
-  max_context_length: Type.Integer({ description: 'Context size in tokens that the model was trained with' }),
-  loaded_context_length: Type.Optional(Type.Integer({ description: 'Context size in tokens of the loaded model' })),
-  capabilities: Type.Array(Type.String({ description: 'tool_use' }))
+  max_context_length: Integer('Context size in tokens that the model was trained with'),
+  loaded_context_length: Type.Optional(Integer('Context size in tokens of the loaded model')),
+  capabilities: Type.Array(Text('tool_use'))
 })
 
 const AnswerSchema = Titled('LMStudioAnswer', {
   stats: Loose({
     tokens_per_second: Type.Number(),
-    time_to_first_token: Type.Number({ description: 'Seconds since the request was assigned to an engine' }),
-    generation_time: Type.Number({ description: 'Seconds' }),
-    stop_reason: Type.String({
-      description: 'eosFound, stopStringFound, toolCalls, maxPredictedTokensReached or contextLengthReached'
-    })
+    time_to_first_token: Type.Number(),
+    generation_time: Type.Number(),
+    stop_reason: Text('eosFound, stopStringFound, toolCalls, maxPredictedTokensReached or contextLengthReached')
   }),
   model_info: Loose({
     arch: Type.String(),
@@ -126,7 +122,7 @@ function lmStudioRoutes(
 ): void {
   const { catalog } = deps
   const route = studioRouter(app)
-  useErrorFormat(app, '/api/v0/', errorBodyV0)
+  useErrorFormat(app, errorBodyV0)
   route('GET /models', 'lmStudioModels', 'List models with their states, as LM Studio does', {
     response: { 200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) })) },
     handler: async ({ caller }) => {

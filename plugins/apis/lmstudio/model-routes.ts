@@ -43,10 +43,10 @@ export interface StudioDependencies extends ChatDependencies {
 
 const Level = Type.Enum(['off', 'on', 'low', 'medium', 'high'])
 const Config = Loose({
-  context_length: Type.Integer({ description: 'Tokens' }),
-  parallel: Type.Optional(Type.Integer({ description: 'Slots' }))
+  context_length: Type.Integer(),
+  parallel: Type.Optional(Type.Integer())
 })
-const ModelKind = Type.Enum(['llm', 'embedding'], { description: 'Rerankers are listed as embedding' })
+const ModelKind = Type.Enum(['llm', 'embedding'])
 
 const ListedModel = Titled('LMStudioListedModel', {
   type: ModelKind,
@@ -56,9 +56,9 @@ const ListedModel = Titled('LMStudioListedModel', {
   architecture: Type.Optional(OrNull(Type.String())),
   quantization: Loose({ name: Type.String(), bits_per_weight: OrNull(Type.Number()) }),
   size_bytes: Type.Integer(),
-  params_string: OrNull(Type.String({ description: 'Such as 7.62B' })),
+  params_string: OrNull(Type.String()),
   loaded_instances: Type.Array(Loose({ id: Type.String(), config: Config })),
-  max_context_length: Type.Integer({ description: 'Context size in tokens that the model was trained with' }),
+  max_context_length: Type.Integer(),
   format: OrNull(Type.Literal('gguf')),
   capabilities: Type.Optional(
     Loose({
@@ -79,7 +79,7 @@ const LoadRequest = Titled('LMStudioLoadRequest', {
 const Instance = Loose({ instance_id: Type.String() })
 
 const Job = Titled('LMStudioDownload', {
-  job_id: Type.Optional(Type.String({ description: 'Absent if already_downloaded' })),
+  job_id: Type.Optional(Type.String()),
   status: Type.Enum(['downloading', 'paused', 'completed', 'failed', 'already_downloaded']),
   total_size_bytes: Type.Optional(Type.Integer()),
   downloaded_bytes: Type.Optional(Type.Integer()),
@@ -107,7 +107,6 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
 
   route('POST /models/load', 'lmStudioLoad', 'Load a model', {
     role: 'operator',
-    description: '`load_config` has the settings that applied. The engine chooses other settings.',
     body: LoadRequest,
     response: {
       200: json(
@@ -146,7 +145,6 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
 
   route('POST /models/unload', 'lmStudioUnload', 'Unload a model', {
     role: 'operator',
-    description: 'Running requests end with `model_stopped`.',
     body: Instance,
     response: { 200: json('The model is unloaded', Instance) },
     errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model'],
@@ -158,10 +156,9 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
 
   route('POST /models/download', 'lmStudioDownload', 'Start downloading a model', {
     role: 'operator',
-    description: 'The download continues if the client disconnects.',
     body: Titled('LMStudioDownloadRequest', {
-      model: Type.String({ description: 'A name or address, as for POST /api/pull' }),
-      quantization: Given(Type.String({ description: 'The variant, such as Q4_K_M' }))
+      model: Type.String(),
+      quantization: Given(Type.String())
     }),
     response: { 200: json('The download', Job) },
     errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS],
@@ -182,8 +179,6 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
   })
 
   route('POST /chat', 'lmStudioChatV1', 'Answer a message of a stored conversation', {
-    description:
-      'Answers are stored like those of `POST /v1/responses`, and either can continue the other. `integrations` are left out.',
     body: ChatRequest,
     response: { 200: jsonOrStream('The answer', ChatResult, { event: CHAT_EVENTS, item: Type.Unknown() }) },
     errors: [...ANSWER_ERRORS, 'response_not_found'],
@@ -298,7 +293,7 @@ const ErrorSchema = Titled('LMStudioError', {
   error: Loose({
     message: Type.String(),
     type: Type.String(),
-    code: Type.String({ description: 'Stable error code for programs' })
+    code: Type.String()
   })
 })
 const shape = errorsWithin(ErrorSchema)

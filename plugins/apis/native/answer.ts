@@ -244,8 +244,6 @@ export function answerRoutes(app: FastifyInstance, deps: NativeDependencies): vo
   const route = nativeRouter(app, 'Answers')
   const { streams } = deps
   route('POST /chat', 'chat', 'Answer a conversation', {
-    description:
-      'Loads the model if necessary. Without messages the model is only loaded, or unloaded if `keep_alive` is 0.',
     body: schemas.ChatRequestSchema,
     response: {
       200: streams.eventsReply(
@@ -265,9 +263,6 @@ export function answerRoutes(app: FastifyInstance, deps: NativeDependencies): vo
   })
 
   route('POST /generate', 'generate', 'Continue a prompt', {
-    description:
-      'The prompt is put into the chat template as one user message, unless `raw` is true, a `suffix` ' +
-      'follows the text to fill in, or the model is a base model, which has no template. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
     body: schemas.GenerateRequestSchema,
     response: {
       200: streams.eventsReply(

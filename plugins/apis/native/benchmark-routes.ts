@@ -7,7 +7,7 @@ import { progressText } from '../../../core/contracts/progress.ts'
 import * as trials from '../../../core/contracts/trials.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { Loose, named, Titled } from '../../../core/http/request-fields.ts'
+import { Count, Loose, named, Titled } from '../../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, MODEL_ERRORS, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
@@ -16,12 +16,9 @@ import { requestedName } from './records.ts'
 
 const ActivitySchema = Loose(
   {
-    requests: Type.Integer({
-      minimum: 0,
-      description: 'Requests for models since the server started, including loads'
-    }),
-    running: Type.Integer({ minimum: 0, description: 'Requests that are being answered' }),
-    waiting: Type.Integer({ minimum: 0, description: 'Requests that are waiting' })
+    requests: Count('Requests for models since the server started, including loads'),
+    running: Count('Requests that are being answered'),
+    waiting: Count('Requests that are waiting')
   },
   { title: 'Activity' }
 )
@@ -49,14 +46,11 @@ export function benchmarkRoutes(
 
   route('POST /trials', 'tryModel', 'Load a model with other settings temporarily', {
     role: 'admin',
-    description:
-      'The model is reloaded. The settings apply to all requests until the connection is closed or another trial with the same `session` replaces them. Then the model gets its previous settings. The connection also stays open if the load fails, and the usual settings apply in that case. Nothing is saved.',
     body: Titled('TrialRequest', {
       ...named,
       session: Type.String({
         minLength: 1,
-        maxLength: 100,
-        description: 'Any text that identifies the series of trials'
+        maxLength: 100
       }),
       settings
     }),
@@ -125,9 +119,7 @@ export function benchmarkRoutes(
         'Most important first',
         Loose({
           tunables: Type.Array(trials.TunableSchema),
-          file: Type.Union([Type.String(), Type.Null()], {
-            description: "The server's configuration file; null if there is none"
-          })
+          file: Type.Union([Type.String(), Type.Null()])
         })
       )
     },

@@ -9,7 +9,7 @@ import { promptCacheRecord } from './records.ts'
 
 const CacheReportSchema = Loose({ models: Type.Array(Loose({ model: Type.String(), ...PromptCacheProperties })) })
 export type CacheReport = Static<typeof CacheReportSchema>
-const ClearedSchema = Loose({ deleted: Type.Integer({ minimum: 0, description: 'Conversations that were deleted' }) })
+const ClearedSchema = Loose({ deleted: Type.Integer({ minimum: 0 }) })
 export type ClearedCache = Static<typeof ClearedSchema>
 
 export function cacheRoutes(app: FastifyInstance, { engines, catalog, naming }: NativeDependencies): void {
@@ -32,7 +32,6 @@ export function cacheRoutes(app: FastifyInstance, { engines, catalog, naming }: 
   })
   route('DELETE /cache', 'clearPromptCache', 'Delete stored conversation states', {
     role: 'operator',
-    description: 'Conversations continue, but their prompts are processed again unless their engine still has them.',
     querystring: Loose({ model: Type.Optional(Type.String({ description: 'Only those with this model' })) }),
     response: { 200: json('How many were deleted', ClearedSchema) },
     errors: ['invalid_model_name', 'model_not_found'],

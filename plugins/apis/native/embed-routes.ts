@@ -13,12 +13,12 @@ import { timeToModel } from './answer.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { requestedName } from './records.ts'
 
-const Embedding = Type.Array(Type.Number(), { description: 'Normalized to length 1; empty if there was no text' })
+const Embedding = Type.Array(Type.Number())
 const only = 'Without a text the model is only loaded, or unloaded if `keep_alive` is 0.'
 
 const EmbeddingsRequest = Loose({
   ...named,
-  prompt: Given(Type.String({ description: 'A text; without it, the model is only loaded' })),
+  prompt: Given(Type.String()),
   options,
   keep_alive
 })
@@ -31,19 +31,9 @@ export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     description: `Loads the model in embedding mode if necessary. ${only}`,
     body: Loose({
       ...named,
-      input: Given(
-        Type.Union([Type.String(), Type.Array(Type.String())], {
-          description: 'Texts; without any, the model is only loaded'
-        })
-      ),
-      truncate: Given(
-        Type.Boolean({
-          description: 'Whether to truncate texts that exceed the context; false by default, but true in the Ollama API'
-        })
-      ),
-      dimensions: Given(
-        Type.Integer({ minimum: 1, description: "Length of each embedding, if shorter than the model's own" })
-      ),
+      input: Given(Type.Union([Type.String(), Type.Array(Type.String())])),
+      truncate: Given(Type.Boolean()),
+      dimensions: Given(Type.Integer({ minimum: 1 })),
       options,
       keep_alive
     }),
@@ -51,11 +41,11 @@ export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): voi
       200: json(
         'An embedding for each text',
         Titled('EmbedReply', {
-          model: Type.String({ description: 'The name in the request' }),
+          model: Type.String(),
           embeddings: Type.Array(Embedding),
           total_duration: Nanoseconds('From the request to the reply'),
           load_duration: Nanoseconds('Until the model was loaded, or was found to be loaded'),
-          prompt_eval_count: Type.Integer({ description: 'Total number of tokens in the texts' })
+          prompt_eval_count: Type.Integer()
         })
       )
     },

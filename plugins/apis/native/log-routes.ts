@@ -5,7 +5,7 @@ import { LOG_LEVELS } from '../../../core/config/core-schema.ts'
 import { type EngineLogRecord, EngineLogSchema } from '../../../core/contracts/engine-log.ts'
 import { Time } from '../../../core/contracts/native-records.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { Loose } from '../../../core/http/request-fields.ts'
+import { Loose, Titled } from '../../../core/http/request-fields.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import type { LogLevels } from '../../../core/system/log-levels.ts'
@@ -16,10 +16,10 @@ const BACKLOG_LINES = 20
 
 const { engine, build, startedAt, exit, failure } = EngineLogSchema.properties
 const LogEventSchema = Type.Union([
-  Loose({
+  Titled('LogLine', {
     engine,
     line: Type.String(),
-    plain: Type.Optional(Type.String({ description: 'What the line means, in plain words' }))
+    plain: Type.Optional(Type.String())
   }),
   Loose({ engine, build, startedAt }),
   Loose({ engine, endedAt: Time(), exit, failure })
@@ -30,7 +30,7 @@ const Level = Type.Enum([...LOG_LEVELS])
 const LevelsSchema = Type.Object(
   {
     default: Level,
-    parts: Type.Record(Type.String(), Level, { description: 'Plugins and parts of the core, each with its level' })
+    parts: Type.Record(Type.String(), Level)
   },
   { title: 'LogLevels', additionalProperties: true }
 )
@@ -46,7 +46,6 @@ export function logRoutes(
 
   route('GET /logs/*', 'getLogs', "Show the logs of a model's latest engines", {
     role: 'admin',
-    description: 'Newest engine first. With `follow` the reply is a stream of new lines, until the client disconnects.',
     // Model names contain a slash, which clients send literally or as %2F.
     params: Type.Object({
       '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
@@ -101,8 +100,6 @@ export function logRoutes(
 
   route('PUT /log-levels', 'setLogLevel', 'Change a log level', {
     role: 'admin',
-    description:
-      'The change lasts until the server stops. Without `part` it sets the default for all parts without a level of their own. Without `level` the part uses the default again.',
     body: Loose({
       part: Type.Optional(Type.Union([Type.String(), Type.Null()])),
       level: Type.Optional(Type.Union([Type.String(), Type.Null()], { description: LOG_LEVELS.join(', ') }))

@@ -24,7 +24,7 @@ import {
 } from '../../../core/contracts/native-records.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type StoredVariant } from '../../../core/contracts/storage.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, errorCodes } from '../../../core/errors.ts'
 import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../../core/http/list-body.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../../core/http/request-fields.ts'
 import { DISK_ERRORS, FILE_ERRORS, json, MODEL_ERRORS, nativeRouter } from '../../../core/http/response-schemas.ts'
@@ -47,19 +47,19 @@ import {
   showRecord
 } from './records.ts'
 
+const CONVERSION_ERRORS = errorCodes('invalid_option conversion_failed conversion_not_installed runtime_missing')
+
 const NamedRequestSchema = Titled('NamedRequest', named)
 const ConvertRequestSchema = Titled('ConvertRequest', {
   ...named,
-  dtype: Given(Type.String({ minLength: 1, description: 'f32, f16, bf16, q8_0, q4_k_m, …' })),
+  dtype: Given(Type.String({ minLength: 1 })),
   stream: Given(Type.Boolean({ default: true }))
 })
 const ImportRequestSchema = Titled('ImportRequest', {
   ...named,
-  path: Given(
-    Type.String({ minLength: 1, description: 'Absolute path of a GGUF file or a model folder on the server' })
-  ),
-  from: Given(Type.String({ minLength: 1, description: 'Instead of path: the tool that has the model' })),
-  found: Given(Type.String({ minLength: 1, description: 'With from: the name of the model in GET /api/import/found' })),
+  path: Given(Type.String({ minLength: 1 })),
+  from: Given(Type.String({ minLength: 1 })),
+  found: Given(Type.String({ minLength: 1 })),
   stream: Given(Type.Boolean({ default: false }))
 })
 
@@ -123,8 +123,8 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
         Loose({
           models: Type.Array(RunningModelSchema),
           loading: Type.Array(LoadingModelSchema),
-          memory: Type.Optional(Type.Array(PoolSchema, { description: 'For operators and admins' })),
-          pulls: Type.Optional(Type.Array(PullSchema, { description: 'Unfinished pulls; for operators and admins' }))
+          memory: Type.Optional(Type.Array(PoolSchema)),
+          pulls: Type.Optional(Type.Array(PullSchema))
         })
       )
     },
@@ -171,9 +171,6 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
 
   route('DELETE /delete', 'deleteModel', 'Delete a model from disk', {
     role: 'operator',
-    description:
-      'A name without a variant deletes all variants; under /ollama, as in Ollama, only the default one. ' +
-      'Running requests and pulls of the model end.',
     body: NamedRequestSchema,
     response: { 200: json('Deleted', Done('deleted')) },
     errors: FILE_ERRORS,
@@ -197,7 +194,6 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
 
   route('POST /stop', 'stopModel', 'Unload a model', {
     role: 'operator',
-    description: 'Running requests end with `model_stopped`.',
     body: NamedRequestSchema,
     response: { 200: json('Unloaded', Done('stopped')) },
     errors: [...FILE_ERRORS, 'model_not_loaded'],
@@ -233,7 +229,6 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     querystring: Type.Object({
       from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
     }),
-    description: 'Over the network only files below `storage.import_roots` are listed.',
     response: { 200: json('Contents of its cache', FoundModelsSchema) },
     errors: ['invalid_request', 'path_not_allowed'],
     handler: async ({ query, caller }) => adoption.find(query.from ?? '', caller)
@@ -241,9 +236,6 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
 
   importRoute('POST /import', 'importModel', 'Import a model that is on this machine', {
     role: 'operator',
-    description:
-      'Files are linked if possible. Send either `path`, or `from` and `found`. Over the network only files below ' +
-      '`storage.import_roots` can be imported; over the private socket, all files that the user who runs the server can read.',
     body: ImportRequestSchema,
     response: { 200: streams.workReply('The stored variant', ImportedSchema) },
     errors: ['invalid_model_name', 'model_not_found', 'model_exists', ...DISK_ERRORS, 'path_not_allowed'],
@@ -260,14 +252,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     role: 'operator',
     body: ConvertRequestSchema,
     response: { 200: streams.workReply('The converted model', ConvertedSchema) },
-    errors: [
-      ...FILE_ERRORS,
-      'invalid_option',
-      'conversion_failed',
-      'conversion_not_installed',
-      ...DISK_ERRORS,
-      'runtime_missing'
-    ],
+    errors: [...FILE_ERRORS, ...DISK_ERRORS, ...CONVERSION_ERRORS],
     handler: async (request, reply) => {
       const { body } = request
       const variant = requireFiles(catalogFor(catalog, request.caller).get(parseRequestedName(requestedName(body))))
@@ -282,8 +267,6 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
 
   conversionRoute('POST /conversion/install', 'installConversionRuntime', 'Install the converter', {
     role: 'operator',
-    description:
-      'Downloads Python packages of several gigabytes into the data directory. Does nothing if they are installed.',
     body: Loose({ stream: Given(Type.Boolean({ default: true })) }),
     bodyOptional: true,
     response: { 200: streams.workReply('The converter is installed', Done('success')) },
@@ -299,7 +282,6 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
 
   conversionRoute('DELETE /convert', 'deleteConversion', 'Delete a converted model', {
     role: 'operator',
-    description: 'The original model is kept.',
     body: ConvertRequestSchema,
     response: { 200: json('Deleted', Done('deleted')) },
     errors: [...FILE_ERRORS, 'invalid_option', ...DISK_ERRORS],

@@ -12,37 +12,34 @@ import {
   SearchReplySchema
 } from '../../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../../core/contracts/progress.ts'
-import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { CorralError, type ErrorCode, errorCodes } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { Given, Loose, named, Titled } from '../../../core/http/request-fields.ts'
+import { Given, Loose, named, Text, Titled } from '../../../core/http/request-fields.ts'
 import { DOWNLOAD_ERRORS, FILE_ERRORS, HUB_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { bareName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { requestedName } from './records.ts'
 
 const PullRequestSchema = Titled('PullRequest', {
-  model: Given(
-    Type.String({ description: '[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or a URL' })
-  ),
+  model: Given(Text('[hf:|csghub:|modelscope:]<owner>/<name>[:<variant>][@<revision>], or a URL')),
   name: named.name,
-  as: Given(Type.String({ description: 'Name to store the model under' })),
+  as: Given(Text('Name to store the model under')),
   stream: Given(Type.Boolean({ default: true })),
-  detach: Given(
-    Type.Boolean({ default: false, description: 'Continue without a client; the reply has the status 202' })
-  ),
-  dry_run: Given(Type.Boolean({ default: false, description: 'Only plan: return what would be downloaded' }))
+  detach: Given(Type.Boolean({ default: false })),
+  dry_run: Given(Type.Boolean({ default: false }))
 })
 const PullsRequestSchema = Titled('PullsRequest', {
   ...named,
-  id: Given(Type.String({ description: 'Id of the pull; its model may be sent instead' }))
+  id: Given(Text('Id of the pull; its model may be sent instead'))
 })
 const PauseRequestSchema = Titled('PauseRequest', {
   ...PullsRequestSchema.properties,
-  unless_shared: Given(
-    Type.Boolean({ default: false, description: 'Keep it running if several clients follow it, or if it is detached' })
-  )
+  unless_shared: Given(Type.Boolean({ default: false }))
 })
 const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found']
+const SEARCH_ERRORS = errorCodes(
+  'invalid_request hub_forbidden hub_unreachable hub_rate_limited repo_not_found rate_limited'
+)
 const WAITING = 'waiting for other pulls'
 const PULL_ERRORS: ErrorCode[] = [...FILE_ERRORS, ...HUB_ERRORS, 'rate_limited', 'pull_cancelled', ...DOWNLOAD_ERRORS]
 
@@ -56,8 +53,6 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
 
   route('POST /pull', 'pullModel', 'Download a model from a hub', {
     role: 'operator',
-    description:
-      'The pull is paused when the last client disconnects, unless `detach` is true. Downloaded data is kept.',
     body: PullRequestSchema,
     response: {
       200: streams.eventsReply(
@@ -121,14 +116,10 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
 
   route('GET /search', 'searchHubs', 'Search hubs for models', {
     role: 'operator',
-    description:
-      'Each result has the size of the variant that a pull would choose, and whether it fits in memory. Failed hubs are listed in `errors`, unless all of them failed.',
     querystring: Type.Object({
-      q: Type.String({ description: 'Words in the name' }),
+      q: Text('Words in the name'),
       hub: Type.Optional(
-        Type.String({
-          description: 'huggingface, modelscope, csghub, corral-hub or all; those in downloads.search by default'
-        })
+        Text('huggingface, modelscope, csghub, corral-hub or all; those in downloads.search by default')
       ),
       limit: Type.Optional(
         Type.String({
@@ -138,14 +129,7 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
       )
     }),
     response: { 200: json('The search results', SearchReplySchema) },
-    errors: [
-      'invalid_request',
-      'hub_forbidden',
-      'hub_unreachable',
-      'hub_rate_limited',
-      'repo_not_found',
-      'rate_limited'
-    ],
+    errors: SEARCH_ERRORS,
     handler: async ({ query: { q, hub, limit = '10' }, caller }, reply) => {
       const words = q.trim().replace(/\s+/g, ' ')
       if (words === '' || words.length > 200 || /\p{Cc}/u.test(words)) {
@@ -164,7 +148,7 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
 
   route('GET /pulls/:id', 'getPull', 'Show the progress of a pull', {
     role: 'operator',
-    params: Type.Object({ id: Type.String({ description: 'Id of a pull, or the model it downloads' }) }),
+    params: Type.Object({ id: Text('Id of a pull, or the model it downloads') }),
     response: { 200: json('The pull', PullSchema) },
     errors: ['model_not_found'],
     handler: async ({ params: { id } }) => {

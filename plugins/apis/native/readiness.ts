@@ -4,17 +4,16 @@ import type { RuntimesReport } from '../../../core/contracts/builds.ts'
 import { hasFiles } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { type Drain, drainingError } from '../../../core/http/draining.ts'
-import { bodyObject } from '../../../core/http/json-body.ts'
 import { nativeErrorBody } from '../../../core/http/native-error.ts'
-import { Loose } from '../../../core/http/request-fields.ts'
+import { Flag, Integer, Loose } from '../../../core/http/request-fields.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
 const DrainStateSchema = Type.Object(
   {
-    draining: Type.Boolean({ description: 'Whether new requests for models are refused' }),
+    draining: Flag('Whether new requests for models are refused'),
     since: Type.Optional(Type.String({ format: 'date-time' })),
-    open: Type.Integer({ description: 'Number of running and waiting requests for models' })
+    open: Integer('Number of running and waiting requests for models')
   },
   { title: 'DrainState' }
 )
@@ -36,19 +35,12 @@ export function readinessRoutes(
   }
   const route = nativeRouter(app, 'Server')
   const { drain, log } = app
-  app.addHook('preValidation', async request => {
-    if (request.body !== undefined && request.body !== null) bodyObject(request.body)
-  })
   route('GET /livez', 'getLive', 'Check that the process responds', {
-    description: 'For supervisors, which should restart the server if this fails.',
     role: 'anyone',
     response: { 200: json('The process responds', Loose({ status: Type.Literal('ok') })) },
     handler: async () => ({ status: 'ok' })
   })
   route('GET /readyz', 'getReady', 'Check that models can be used', {
-    description:
-      'For load balancers: 503 while the server drains or shuts down, and while no llama.cpp build works. ' +
-      'Models on other servers need no build.',
     role: 'anyone',
     response: { 200: json('Models can be used', Loose({ status: Type.Literal('ok') })) },
     errors: ['runtime_missing', 'draining'],
@@ -70,9 +62,6 @@ export function readinessRoutes(
   })
   route('POST /api/drain', 'startDrain', 'Refuse new requests for models', {
     role: 'admin',
-    description:
-      'Use this before a stop or restart. Running and waiting requests continue to their end, new requests get 503 `draining`, and ' +
-      '`/readyz` reports that the server is not ready. Pulls continue: a stop interrupts them, and the next start resumes them.',
     response: { 200: json('The state', DrainStateSchema) },
     errors: ['invalid_request', 'invalid_json'],
     handler: async () => {

@@ -1,8 +1,7 @@
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
-import { bodyObject } from '../../../core/http/json-body.ts'
-import { Loose } from '../../../core/http/request-fields.ts'
+import { Loose, Titled } from '../../../core/http/request-fields.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { streamRoutes } from '../../../core/http/resumable-streams.ts'
 import { type PluginReport, PluginReportSchema } from '../../../core/plugins/plugin-report.ts'
@@ -13,9 +12,9 @@ import { modelRoutes } from './models.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { pullRoutes } from './pull-routes.ts'
 
-const RunningSchema = Loose({
+const RunningSchema = Titled('Health', {
   status: Type.Literal('ok'),
-  draining: Type.Optional(Type.Literal(true, { description: 'New requests for models are refused' }))
+  draining: Type.Optional(Type.Literal(true))
 })
 
 function getHealth({ drain }: FastifyInstance): Static<typeof RunningSchema> {
@@ -28,10 +27,6 @@ export async function nativeRoutes(
   shownVersion = version
 ): Promise<void> {
   const route = nativeRouter(app, 'Server')
-  // A missing or non-object body gets its own error code before the schema is applied.
-  app.addHook('preValidation', async request => {
-    if (request.routeOptions.schema?.body) bodyObject(request.body)
-  })
   route('GET /health', 'getHealth', 'Check that corral is running', {
     role: 'anyone',
     response: { 200: json('Running', RunningSchema) },
@@ -63,7 +58,6 @@ export function serverRoutes(app: FastifyInstance, plugins: () => PluginReport[]
   const route = nativeRouter(app, 'Server')
   route('GET /', 'root', 'Root page', {
     role: 'anyone',
-    description: 'A line of text, or a page for browsers.',
     response: {
       200: {
         description: 'Running',
@@ -86,15 +80,12 @@ export function serverRoutes(app: FastifyInstance, plugins: () => PluginReport[]
   })
   route('POST /api/reload', 'reloadConfig', 'Reload the configuration', {
     role: 'admin',
-    description:
-      'Changes take effect immediately: running answers continue, and models whose settings did not change stay loaded. Settings that need a restart of the server are listed. An invalid configuration changes nothing: `invalid_config` lists its mistakes in `problems`, with line and column.',
     response: { 200: json('What has changed', ReloadReportSchema) },
     errors: ['invalid_config', 'reload_failed', 'not_implemented'],
     handler: () => app.reloadConfig()
   })
   route('GET /api/plugins', 'listPlugins', 'List the plugins', {
     role: 'operator',
-    description: 'Built-in and configured plugins, with their states and what they offer.',
     response: { 200: json('The plugins', PluginsSchema) },
     handler: async (): Promise<Static<typeof PluginsSchema>> => {
       return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }

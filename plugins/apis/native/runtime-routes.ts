@@ -5,8 +5,7 @@ import { BuildSchema, type InstallRequest, RuntimesReportSchema } from '../../..
 import { Done, Named } from '../../../core/contracts/native-records.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
-import { bodyObject } from '../../../core/http/json-body.ts'
-import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
+import { Flag, Given, Loose, Text, Titled } from '../../../core/http/request-fields.ts'
 import { DOWNLOAD_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { withoutServerPaths } from '../../../core/http/server-folders.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
@@ -15,20 +14,14 @@ const streamed = Given(Type.Boolean({ default: true }))
 const text = (description: string) => Given(Type.String({ minLength: 1, description }))
 const InstallRequestSchema = Titled('InstallRequest', {
   runtime: text('Kind of build, such as cuda-13; the best one by default'),
-  version: Given(
-    Type.String({ pattern: '^[\\w.-]+$', description: 'Release such as b11347 or v0.6.0; the newest by default' })
-  ),
+  version: Given(Type.String({ pattern: '^[\\w.-]+$' })),
   archive: text('Instead of a release: absolute path of an archive on the server'),
-  companions: Given(
-    Type.Array(Type.String({ minLength: 1 }), {
-      description: 'With archive: further archives that contain its libraries'
-    })
-  ),
+  companions: Given(Type.Array(Type.String({ minLength: 1 }))),
   sha256: text('With archive: the expected SHA-256'),
   stream: streamed
 })
 const UseRequestSchema = Titled('UseRequest', {
-  runtime: Type.String({ minLength: 1, description: 'Id of an installed build, a kind of build, or auto' }),
+  runtime: Type.String({ minLength: 1 }),
   stream: Given(Type.Boolean({ default: false }))
 })
 
@@ -39,7 +32,7 @@ const UpgradeReplySchema = Loose({
   status: Type.Literal('success'),
   build,
   previous: build,
-  changed: Type.Boolean({ description: 'Whether there was a newer release' })
+  changed: Flag('Whether there was a newer release')
 })
 export type UpgradeReply = Static<typeof UpgradeReplySchema>
 
@@ -50,9 +43,6 @@ const INSTALL_ERRORS = [...USE_ERRORS, ...DOWNLOAD_ERRORS]
 
 export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: NativeDependencies): void {
   const route = nativeRouter(app, 'llama.cpp builds')
-  app.addHook('preValidation', async request => {
-    if (request.method === 'POST') request.body = bodyObject(request.body ?? {})
-  })
 
   route('GET /runtimes', 'listRuntimes', 'List llama.cpp builds, which one is used, and why', {
     role: 'operator',
@@ -70,7 +60,6 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
 
   route('POST /runtimes/install', 'installRuntime', 'Install a build', {
     role: 'admin',
-    description: 'From a release, or from an archive on the server. Engines keep running on the build in use.',
     body: InstallRequestSchema,
     bodyOptional: true,
     response: { 200: streams.workReply('The installed build', BuildReplySchema) },
@@ -96,7 +85,6 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
 
   route('POST /runtimes/upgrade', 'upgradeRuntime', 'Install and use the newest release of the build in use', {
     role: 'admin',
-    description: 'If the new build does not work, the previous one stays in use.',
     body: Loose({ stream: streamed }),
     bodyOptional: true,
     response: { 200: streams.workReply('The build in use now, and the previous one', UpgradeReplySchema) },
@@ -109,7 +97,7 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
 
   route('DELETE /runtimes/:id', 'deleteRuntime', 'Remove an installed build', {
     role: 'admin',
-    params: Type.Object({ id: Type.String({ description: 'Id of an installed build' }) }),
+    params: Type.Object({ id: Text('Id of an installed build') }),
     response: { 200: json('Removed', Done('deleted')) },
     errors: ['invalid_request', 'runtime_not_found', 'runtime_in_use'],
     handler: async ({ params: { id } }) => {

@@ -1,34 +1,25 @@
 import { type Static, Type } from 'typebox'
 import { CountersSchema, Time } from '../../../core/contracts/native-records.ts'
-import { Given, ignored, keep_alive, Loose, named, options, Titled } from '../../../core/http/request-fields.ts'
+import { Given, ignored, keep_alive, Loose, named, options, Text, Titled } from '../../../core/http/request-fields.ts'
 
 const answering = {
   ...named,
   stream: Given(Type.Boolean({ default: true })),
   options,
-  format: Given(Type.Union([Type.String(), Loose({})], { description: '"json" or a JSON schema' })),
-  think: Given(Type.Union([Type.Boolean(), Type.String()], { description: 'Also an effort: low, medium, high' })),
+  format: Given(Type.Union([Type.String(), Loose({})])),
+  think: Given(Type.Union([Type.Boolean(), Type.String()])),
   keep_alive,
-  truncate: Given(
-    Type.Boolean({
-      description:
-        'Truncate the history of a conversation that is too long; as configured by default, but true in the Ollama API'
-    })
-  ),
+  truncate: Given(Type.Boolean()),
   ...ignored('shift'),
-  logprobs: Given(Type.Boolean({ description: 'Return the log probabilities of the tokens' })),
-  top_logprobs: Given(
-    Type.Integer({ minimum: 0, maximum: 20, description: 'Number of alternative tokens at each position' })
-  )
+  logprobs: Given(Type.Boolean()),
+  top_logprobs: Given(Type.Integer({ minimum: 0, maximum: 20 }))
 }
 
 const ToolCallSchema = Loose({
   id: Given(Type.String()),
   function: Loose({
     name: Type.String(),
-    arguments: Type.Optional(
-      Type.Unknown({ description: 'An object or its JSON text; anything else is wrapped in an object' })
-    )
+    arguments: Type.Optional(Type.Unknown())
   })
 })
 
@@ -55,12 +46,7 @@ export const GenerateRequestSchema = Titled('GenerateRequest', {
   prompt: Given(Type.String()),
   system: Given(Type.String()),
   suffix: Given(Type.String()),
-  context: Given(
-    Type.Unknown({
-      description:
-        'The context of an earlier answer of the Ollama API, to continue its conversation; contexts of other servers are ignored'
-    })
-  ),
+  context: Given(Type.Unknown()),
   images: Given(Type.Array(Type.String({ minLength: 1 }))),
   raw: Given(Type.Boolean()),
   ...ignored('width', 'height', 'steps')
@@ -71,7 +57,7 @@ const CallSchema = Titled('ToolCall', {
   id: Type.Optional(Type.String()),
   function: Loose({
     name: Type.String(),
-    arguments: Loose({}, { description: 'As the model generated them' }),
+    arguments: Loose({}),
     index: Type.Integer()
   })
 })
@@ -89,15 +75,13 @@ const LogprobSchema = Titled('Logprob', {
   top_logprobs: Type.Optional(Type.Array(Loose({ token: Type.String(), logprob: Type.Number() })))
 })
 
-const begins = { model: Type.String({ description: 'The name in the request' }), created_at: Time() }
+const begins = { model: Text('The name in the request'), created_at: Time() }
 const probabilities = {
   logprobs: Type.Optional(Type.Array(LogprobSchema, { description: 'Of the tokens, if requested' }))
 }
 const ends = {
   done: Type.Literal(true),
-  done_reason: Type.Enum(['stop', 'length', 'load', 'unload'], {
-    description: 'load, unload: there was no prompt, so the model was only loaded or unloaded'
-  }),
+  done_reason: Type.Enum(['stop', 'length', 'load', 'unload']),
   ...CountersSchema.properties
 }
 
@@ -107,9 +91,9 @@ const StreamFailure = Titled('StreamFailure', {
   created_at: Time(),
   done: Type.Literal(true),
   done_reason: Type.Literal('error'),
-  error: Type.String({ description: 'What happened, to what, and what to do next' }),
-  errorCode: Type.Integer({ description: 'The HTTP status that the reply would have had' }),
-  code: Type.String({ description: 'Stable error code for programs' })
+  error: Type.String(),
+  errorCode: Type.Integer(),
+  code: Type.String()
 })
 
 export const ChatReplySchema = Titled('ChatReply', {
@@ -129,10 +113,8 @@ export const ChatEventSchema = Type.Union(
 export type ChatEvent = Static<typeof ChatEventSchema>
 
 const generated = {
-  response: Type.String({ description: 'The generated text' }),
-  context: Type.Optional(
-    Type.Array(Type.Integer(), { description: 'Ollama API only, in the last event: continues the conversation' })
-  ),
+  response: Type.String(),
+  context: Type.Optional(Type.Array(Type.Integer())),
   thinking: Type.Optional(Type.String()),
   ...probabilities
 }

@@ -4,7 +4,7 @@ import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ModelSettingsSchema } from '../../../core/config/core-schema.ts'
 import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, errorCodes } from '../../../core/errors.ts'
 import { Loose, loose, named, Titled } from '../../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
@@ -19,14 +19,16 @@ const SettingsSchema = Type.Object({}, { ...loose, documented: ModelSettingsSche
 
 const ModelSettingsReplySchema = Loose(
   {
-    model: Type.String({ description: 'The name of the variant' }),
-    section: Type.String({ description: 'The key under models in the file, which may not exist yet' }),
-    file: Type.String({ description: 'The configuration file; the first change creates it if necessary' }),
+    model: Type.String(),
+    section: Type.String(),
+    file: Type.String(),
     settings: SettingsSchema,
-    revision: Type.String({ description: 'Changes with the settings; send it back with new ones' })
+    revision: Type.String()
   },
   { title: 'ModelSettings' }
 )
+
+const EDIT_ERRORS = [...FILE_ERRORS, ...errorCodes('invalid_config config_not_editable not_implemented')]
 
 /** Settings that affect more than models: file paths, and the environment of programs. */
 const MACHINE_SETTINGS = ['environment', 'lora', 'projector']
@@ -36,10 +38,9 @@ export function settingsRoutes(app: FastifyInstance, { catalog }: NativeDependen
 
   route('GET /models/settings', 'getModelSettings', "Show a model's settings in the configuration file", {
     role: 'admin',
-    description: 'As written in the file, without defaults and the settings that the model was created with.',
     querystring: Type.Object({ model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }) }),
     response: { 200: json('What the file sets', ModelSettingsReplySchema) },
-    errors: [...FILE_ERRORS, 'invalid_config', 'config_not_editable', 'not_implemented'],
+    errors: EDIT_ERRORS,
     handler: async ({ query, caller }): Promise<Static<typeof ModelSettingsReplySchema>> => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(query.model))
       const { path, text } = await app.configEditor.file()
@@ -50,23 +51,13 @@ export function settingsRoutes(app: FastifyInstance, { catalog }: NativeDependen
 
   route('PUT /models/settings', 'setModelSettings', "Change a model's settings in the configuration file", {
     role: 'admin',
-    description:
-      'They replace everything that the file sets for the model. Comments and all other settings are kept. The configuration is then reloaded: if the options of a loaded model changed, its next request reloads it. Mistakes are refused with `invalid_config` as at startup, and nothing is written. `environment`, `lora` and `projector` can be changed only over the private socket or in the file.',
     body: Titled('ModelSettingsRequest', {
       ...named,
       settings: SettingsSchema,
-      revision: Type.String({ description: 'The revision of the settings that were read' })
+      revision: Type.String()
     }),
     response: { 200: json('What has changed', ReloadReportSchema) },
-    errors: [
-      ...FILE_ERRORS,
-      'invalid_config',
-      'config_not_editable',
-      'settings_changed',
-      'path_not_allowed',
-      'reload_failed',
-      'not_implemented'
-    ],
+    errors: [...EDIT_ERRORS, 'settings_changed', 'path_not_allowed', 'reload_failed'],
     handler: async ({ body, caller }) => {
       const { publicName: model, label } = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
       const yaml = await loadYaml()

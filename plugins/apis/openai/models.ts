@@ -39,8 +39,6 @@ export function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }
   const body = new ListBody()
   const route = openaiRouter(app, 'OpenAI models')
   route('GET /models', 'listModels', 'List models', {
-    description:
-      'The models on this machine, in records for the clients of OpenAI and Anthropic. Without `limit`, `after_id` and `before_id`, `models` is a catalog for Codex.',
     querystring: ModelListQuery,
     headers: LIST_HEADERS,
     response: { 200: json('The models', ModelList), 304: NOT_MODIFIED },

@@ -31,7 +31,7 @@ export async function openaiRoutes(
   app: FastifyInstance,
   deps: ConfiguredApi & { stored: StoredResponses }
 ): Promise<void> {
-  useOpenAiFormat(app, '/v1/', deps)
+  useOpenAiFormat(app, deps)
   modelRoutes(app, deps)
   textRoutes(app, { ...deps, running: new RunningAnswers() })
   vectorRoutes(app, deps)
@@ -41,12 +41,12 @@ export async function openaiRoutes(
 }
 
 export function cohereRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
-  useOpenAiFormat(app, '/v2/', deps)
+  useOpenAiFormat(app, deps)
   rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
 }
 
-function useOpenAiFormat(app: FastifyInstance, prefix: string, { config }: Pick<ConfiguredApi, 'config'>): void {
-  useErrorFormat(app, prefix, openaiErrorBody)
+function useOpenAiFormat(app: FastifyInstance, { config }: Pick<ConfiguredApi, 'config'>): void {
+  useErrorFormat(app, openaiErrorBody)
   app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))
 }
 
@@ -54,7 +54,6 @@ function textRoutes(app: FastifyInstance, deps: ConfiguredApi & { running: Runni
   const errors = openaiErrors(ANSWER_ERRORS)
   const route = openaiRouter(app, 'OpenAI chat')
   route('POST /chat/completions', 'createChatCompletion', 'Answer a conversation', {
-    description: "OpenAI's Chat Completions. The model is loaded if necessary, but never downloaded.",
     body: schemas.ChatRequest,
     response: {
       200: jsonOrStream('The answer', schemas.ChatCompletion, {
@@ -68,8 +67,6 @@ function textRoutes(app: FastifyInstance, deps: ConfiguredApi & { running: Runni
     handler: (request, reply) => answer(deps, request, reply, chatGeneration)
   })
   route('POST /completions', 'createCompletion', 'Continue a text', {
-    description:
-      "OpenAI's older Completions: one or several prompts, without the chat template. With a suffix, the text in between is filled in.",
     body: schemas.CompletionRequest,
     response: {
       200: jsonOrStream('The texts', schemas.Completion, {
@@ -83,8 +80,6 @@ function textRoutes(app: FastifyInstance, deps: ConfiguredApi & { running: Runni
     handler: (request, reply) => answer(deps, request, reply, completionGeneration)
   })
   route('POST /chat/completions/control', 'controlChatCompletion', 'Control an answer while it is generated', {
-    description:
-      "Like llama-server's /v1/chat/completions/control: `reasoning_end` ends the thinking of an answer that was requested with `reasoning_control: true`, so the model continues with the answer itself.",
     body: schemas.ControlRequest,
     response: { 200: json('Whether the action succeeded', schemas.ControlReply) },
     errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed'],
@@ -104,7 +99,6 @@ function vectorRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   const embeddingRoute = openaiRouter(app, 'OpenAI embeddings')
   const tokenRoute = openaiRouter(app, 'OpenAI tokens')
   embeddingRoute('POST /embeddings', 'createEmbedding', 'Create embeddings of texts', {
-    description: 'A model that generates text gets a separate engine in embedding mode.',
     body: schemas.EmbeddingRequest,
     response: { 200: json('The embeddings, in the order of the texts', schemas.Embeddings) },
     errors: ANSWER_ERRORS,
@@ -127,7 +121,6 @@ function vectorRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
     return { operation: 'tokens', body: generation.body, lease: request.lease } as const
   }
   tokenRoute('POST /chat/completions/input_tokens', 'countChatTokens', 'Count the tokens of a conversation', {
-    description: "Like llama-server's /v1/chat/completions/input_tokens.",
     body: schemas.ChatRequest,
     response: { 200: json('The number of tokens', schemas.PromptTokens) },
     errors: ANSWER_ERRORS,
@@ -137,7 +130,6 @@ function vectorRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
     })
   })
   tokenRoute('POST /chat/completions/prompt', 'showPrompt', 'Show the prompt of a conversation', {
-    description: "Applies the model's chat template, like llama-server's /apply-template.",
     body: schemas.ChatRequest,
     response: { 200: json('The prompt', schemas.Prompt) },
     errors: ANSWER_ERRORS,
@@ -146,14 +138,12 @@ function vectorRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
     })
   })
   tokenRoute('POST /tokenize', 'tokenize', 'Split a text into tokens', {
-    description: "Like llama-server's /tokenize.",
     body: schemas.TokenizeRequest,
     response: { 200: json('The tokens', schemas.TokenList) },
     errors: ANSWER_ERRORS,
     handler: ({ body, caller }, reply) => deps.answers.prompt(reply, 'tokenize', tokenQuestion(body, caller))
   })
   tokenRoute('POST /detokenize', 'detokenize', 'Turn tokens into text', {
-    description: "Like llama-server's /detokenize.",
     body: schemas.DetokenizeRequest,
     response: { 200: json('The text', schemas.Text) },
     errors: ANSWER_ERRORS,
@@ -169,8 +159,6 @@ function rankingRoutes(app: FastifyInstance, deps: ConfiguredApi, paths: Record<
   const embeddingRoute = openaiRouter(app, 'OpenAI embeddings')
   for (const [path, operationId] of Object.entries(paths)) {
     embeddingRoute(`POST ${path}`, operationId, 'Rank documents by relevance to a query', {
-      description:
-        "Like Jina's and Cohere's rerank; with `texts`, like Text Embeddings Inference. Needs a reranking model.",
       body: schemas.RerankRequest,
       response: { 200: json('The documents, sorted by relevance', Type.Union([schemas.Ranking, schemas.TextRanking])) },
       errors: ANSWER_ERRORS,

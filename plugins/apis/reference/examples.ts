@@ -21,8 +21,13 @@ const BODIES: Record<string, object> = { ...bodies, createTranscription: sound, 
 const PARAMETERS: Record<string, string> = { owner: 'corral', from: 'ollama', since: '1h' }
 
 export function exampleBody(operationId: string): object | undefined {
+  return ofOperation(operationId, BODIES)
+}
+
+/** Looks up an operation, or the one that it is another address of. */
+export function ofOperation<T>(operationId: string, table: Record<string, T>): T | undefined {
   const plain = operationId.replace(/^anthropicMounted/, 'anthropic').replace(/^ollama(?=[A-Z])/, '')
-  return BODIES[operationId] ?? BODIES[plain] ?? BODIES[plain[0]!.toLowerCase() + plain.slice(1)]
+  return table[operationId] ?? table[plain] ?? table[plain[0]!.toLowerCase() + plain.slice(1)]
 }
 
 export function exampleParameter(name: string, place: string): string | undefined {

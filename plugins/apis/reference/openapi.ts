@@ -3,7 +3,8 @@ import type { TSchema } from 'typebox'
 import type { Role } from '../../../core/http/roles.ts'
 import { version } from '../../../core/system/package-info.ts'
 import document from './document.json' with { type: 'json' }
-import { exampleBody, exampleParameter } from './examples.ts'
+import { exampleBody, exampleParameter, ofOperation } from './examples.ts'
+import texts from './texts.json' with { type: 'json' }
 
 /** Constant parts of the document. Groups that are not listed follow in the order of their routes. */
 const { info, groups, securitySchemes } = document
@@ -29,7 +30,10 @@ export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
   const paths: Record<string, Mapping> = {}
   for (const route of sorted) {
     const path = readablePath(route)
-    paths[path] = { ...paths[path], [route.method.toLowerCase()]: operation(route, components) }
+    const { operationId } = route.schema
+    const described = operation(route, components)
+    if (operationId) addTexts(described, ofOperation(operationId, TEXTS))
+    paths[path] = { ...paths[path], [route.method.toLowerCase()]: described }
   }
   const used = new Set(routes.flatMap(({ schema }) => schema.tags ?? []))
   const tags = [...groups.filter(group => used.has(group)), ...[...used].filter(tag => !groups.includes(tag))]
@@ -42,6 +46,22 @@ export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
     tags: tags.map(name => ({ name })),
     paths,
     components: { schemas: components.schemas(), responses: components.responses(), securitySchemes }
+  }
+}
+
+/**
+ * Descriptions that are not in the schemas themselves, by operation id or name of a schema. In the paths of inner texts,
+ * such as `choices.items.index`, the names of properties follow each other without `properties`.
+ */
+const TEXTS: Record<string, string | Record<string, string>> = texts
+
+function addTexts(schema: Mapping, added: string | Record<string, string> = {}): void {
+  for (const [path, text] of Object.entries(typeof added === 'string' ? { '': added } : added)) {
+    let node: Mapping | undefined = schema
+    for (const step of path.split('.').filter(Boolean)) {
+      node = ((node?.properties as Mapping | undefined)?.[step] ?? node?.[step]) as Mapping | undefined
+    }
+    if (node) node.description ??= text
   }
 }
 
@@ -157,6 +177,7 @@ class Components {
       converted[key] = DATA.has(key) ? (inner as Json) : this.plain(inner)
     }
     const plain = nullable(converted)
+    if (isNamed) addTexts(plain, TEXTS[title])
     return isNamed ? this.#reference(title, plain) : plain
   }
 

@@ -10,6 +10,7 @@ import {
   type StateTopic
 } from '../../../../core/contracts/state-events.ts'
 import { sendUntilEnd } from '../../../../core/http/reply-stream.ts'
+import { Titled } from '../../../../core/http/request-fields.ts'
 import { nativeRouter } from '../../../../core/http/response-schemas.ts'
 import type { NativeStreams } from '../sse-and-ndjson.ts'
 
@@ -20,17 +21,14 @@ const TOPICS = Object.keys(STATE_TOPICS)
 const LastEventId = Type.Object({
   'last-event-id': Type.Optional(Type.String({ description: 'Id of the last event received' }))
 })
-const EventSchema = Type.Object(
-  {
-    event: Type.Enum(['snapshot', 'change']),
-    id: Type.String({ description: 'Send it as the header Last-Event-ID to continue from here' }),
-    data: Type.String({
-      contentMediaType: 'application/json',
-      contentSchema: Type.Union([StateSnapshotSchema, StateChangeSchema])
-    })
-  },
-  { description: 'A snapshot, then changes' }
-)
+const EventSchema = Titled('StateEvent', {
+  event: Type.Enum(['snapshot', 'change']),
+  id: Type.String(),
+  data: Type.String({
+    contentMediaType: 'application/json',
+    contentSchema: Type.Union([StateSnapshotSchema, StateChangeSchema])
+  })
+})
 
 const EVENTS = { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
 
@@ -66,13 +64,6 @@ export function eventRoutes(
 
   // A HEAD request has no body, so nothing would end its stream.
   route('GET /events', 'followState', 'Follow the state of the server', {
-    description:
-      'Models, engines, loads, pulls, memory and the llama.cpp build: first `event: snapshot` ' +
-      'with all records, then `event: change` with what has changed, at most four times a second. A changed record ' +
-      'contains only the changed fields, with `null` for a removed field. With the header `Last-Event-ID` of ' +
-      'an earlier connection the stream continues from there if possible; otherwise it starts with a snapshot. Callers ' +
-      'see the same models as in GET /api/ps and GET /api/tags. The stream ends when the client disconnects. A client ' +
-      'may open 16 connections at the same time.',
     querystring: Type.Object({
       topics: Type.Optional(
         Type.String({
@@ -96,7 +87,6 @@ export function eventRoutes(
   })
   clusterRoute('GET /cluster/events', 'followCluster', 'Follow the nodes of this cluster', {
     role: 'operator',
-    description: 'Only the topics `member` and `replicas` of GET /api/events.',
     headers: LastEventId,
     response: EVENTS,
     exposeHeadRoute: false,

@@ -7,7 +7,7 @@ import type { Question } from '../../../../core/answers/question.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { openaiErrorEvent, openaiRouter } from '../../../../core/http/openai-error.ts'
-import { Given, ignored, keep_alive, ListOf, Loose, named } from '../../../../core/http/request-fields.ts'
+import { Given, ignored, keep_alive, ListOf, Loose, named, Titled } from '../../../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, jsonOrStream } from '../../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { LoadOptionsSchema } from '../../../../core/models/load-options.ts'
@@ -54,7 +54,6 @@ export function mediaRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   acceptForms(app)
   for (const [path, task, summary, operationId] of TRANSCRIBING) {
     route(`POST ${path}`, operationId, summary, {
-      description: 'Needs a model with an audio projector, which is prompted for the task as in a chat.',
       consumes: [FORM, 'application/json'],
       body: TranscriptionRequest,
       response: { 200: { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } } },
@@ -90,27 +89,24 @@ const { temperature, max_tokens, seed } = SamplingOptionsSchema.properties
 const PLAIN_FORMATS = ['json', 'text']
 const TIMED_FORMATS = ['verbose_json', 'srt', 'vtt', 'diarized_json']
 
-export const TranscriptionRequest = Loose({
+export const TranscriptionRequest = Titled('TranscriptionRequest', {
   ...named,
   // A file in a form, or its base64 in JSON.
   file: Type.Unsafe<string>({
     type: 'string',
-    contentMediaType: 'application/octet-stream',
-    description: 'WAV, MP3 or FLAC'
+    contentMediaType: 'application/octet-stream'
   }),
-  language: Given(Type.String({ description: 'The spoken language, as a hint for the model' })),
-  prompt: Given(Type.String({ description: 'Instructions for the model, instead of the default ones' })),
-  response_format: Given(
-    Type.Enum([...PLAIN_FORMATS, ...TIMED_FORMATS], { description: 'Only json and text are supported' })
-  ),
+  language: Given(Type.String()),
+  prompt: Given(Type.String()),
+  response_format: Given(Type.Enum([...PLAIN_FORMATS, ...TIMED_FORMATS])),
   temperature: Given(temperature),
   max_tokens: Given(max_tokens),
   seed: Given(seed),
   num_ctx: Given(LoadOptionsSchema.properties.num_ctx),
   keep_alive,
   stream: Given(Type.Boolean()),
-  include: Given(Type.Array(Type.String(), { description: '"logprobs"' })),
-  timestamp_granularities: Given(Type.Array(Type.String(), { description: 'Not supported' })),
+  include: Given(Type.Array(Type.String())),
+  timestamp_granularities: Given(Type.Array(Type.String())),
   ...ignored('chunking_strategy', 'known_speaker_names', 'known_speaker_references')
 })
 export type TranscriptionRequest = Static<typeof TranscriptionRequest>

@@ -28,8 +28,6 @@ export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies)
   const { stored } = deps
   const route = openaiRouter(app, 'OpenAI responses')
   route('POST /responses', 'createResponse', 'Create a response', {
-    description:
-      'Answers like OpenAI’s Responses API. Tools that the client runs are offered to the model. Tools that OpenAI’s service would run are left out, and the header X-Corral-Ignored-Tools names them. A response is stored in memory for the API key that created it, until the memory is needed.',
     body: schemas.ResponseRequest,
     response: { 200: jsonOrStream('The response', schemas.Response, { event: STREAM }) },
     errors: [...ANSWER_ERRORS, 'response_not_found'],
@@ -42,8 +40,6 @@ export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies)
     handler: (request, reply) => countInputTokens(deps, request, reply)
   })
   route('POST /responses/compact', 'compactResponse', 'Replace a conversation by a summary', {
-    description:
-      'The model writes a summary. Send the output as the beginning of the next input. An input that ends with an item of type `compaction_trigger`, and `context_management`, do the same within `POST /v1/responses`.',
     body: schemas.ResponseRequest,
     response: { 200: json('The compacted conversation', schemas.CompactedResponse) },
     errors: [...ANSWER_ERRORS, 'response_not_found'],
@@ -65,7 +61,6 @@ export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies)
     }
   })
   route('GET /responses/:id/input_items', 'listResponseInputItems', 'List the input of a stored response', {
-    description: 'The whole conversation before the response, newest item first by default.',
     params: schemas.ResponseId,
     querystring: schemas.ItemsQuery,
     response: { 200: json('The items', schemas.ItemList) },
@@ -82,7 +77,6 @@ export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies)
     }
   })
   route('POST /responses/:id/cancel', 'cancelResponse', 'Cancel a response (not possible)', {
-    description: 'Only responses in the background can be cancelled, which are not supported here.',
     params: schemas.ResponseId,
     errors: ['response_not_found', 'invalid_request'],
     handler: async ({ params, caller }) => {

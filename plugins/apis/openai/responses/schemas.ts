@@ -15,38 +15,21 @@ import { SamplingOptionsSchema } from '../../../../core/models/options.ts'
 
 const { temperature, top_p } = SamplingOptionsSchema.properties
 const text = Given(Type.String())
-const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused if set' }))
-const NO_EFFECT = Given(Type.String({ description: 'Has no effect' }))
+const NOT_HERE = Type.Optional(Type.Unknown())
+const NO_EFFECT = Given(Type.String())
 
 /** The body of `POST /v1/responses` and, in part, of `/v1/responses/input_tokens`. */
 export const ResponseRequest = Titled('ResponseRequest', {
   ...named,
-  input: Given(
-    Type.Union([Type.String(), ListOf({})], {
-      description:
-        'Text of the user, or items: messages, function calls and their outputs, reasoning, references to items'
-    })
-  ),
-  instructions: Given(Type.String({ description: 'System message; not carried over by previous_response_id' })),
-  previous_response_id: Given(Type.String({ description: 'The stored response whose conversation is continued' })),
-  tools: Given(
-    ListOf(
-      {},
-      {
-        description:
-          'Functions: {type: "function", name, description, parameters}; freeform tools: {type: "custom", name, description, format}; groups of them: {type: "namespace", name, description, tools}; tools that the client runs: local_shell, shell, apply_patch, computer, computer_use_preview, tool_search. The header X-Corral-Ignored-Tools names the tools that are left out'
-      }
-    )
-  ),
-  tool_choice: Given(
-    Type.Union([Type.String(), Loose({})], {
-      description: 'auto, none, required, {type: "function", name} or {type: "allowed_tools", mode, tools}'
-    })
-  ),
+  input: Given(Type.Union([Type.String(), ListOf({})])),
+  instructions: Given(Type.String()),
+  previous_response_id: Given(Type.String()),
+  tools: Given(ListOf({})),
+  tool_choice: Given(Type.Union([Type.String(), Loose({})])),
   parallel_tool_calls: Given(Type.Boolean()),
   text: Given(
     Loose({
-      format: Given(Loose({}, { description: '{type: "text" | "json_object" | "json_schema", …}' })),
+      format: Given(Loose({})),
       verbosity: text
     })
   ),
@@ -54,35 +37,27 @@ export const ResponseRequest = Titled('ResponseRequest', {
   options,
   keep_alive,
   stream: Given(Type.Boolean({ default: false })),
-  store: Given(Type.Boolean({ default: true, description: 'Store the response in memory for previous_response_id' })),
+  store: Given(Type.Boolean({ default: true })),
   max_output_tokens: Given(Type.Integer({ minimum: 1, maximum: 2 ** 31 - 1 })),
   temperature: Given(temperature),
   top_p: Given(top_p),
-  stop: Given(Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts that end the answer' })),
+  stop: Given(Type.Union([Type.String(), Type.Array(Type.String())])),
   top_logprobs: Given(Type.Integer({ minimum: 0, maximum: 20 })),
   include: Given(Type.Array(Type.String())),
-  truncation: Given(Type.Enum(['auto', 'disabled'], { description: 'auto: the oldest messages may be dropped' })),
-  metadata: Given(
-    Type.Object({}, { additionalProperties: Type.String(), description: 'Key-value pairs that the response repeats' })
-  ),
+  truncation: Given(Type.Enum(['auto', 'disabled'])),
+  metadata: Given(Type.Object({}, { additionalProperties: Type.String() })),
   user: text,
-  background: Given(Type.Boolean({ description: 'Must be false' })),
+  background: Given(Type.Boolean()),
   service_tier: NO_EFFECT,
   safety_identifier: NO_EFFECT,
-  prompt_cache_key: Given(Type.String({ description: 'Has no effect: prompts are always cached' })),
+  prompt_cache_key: Given(Type.String()),
   conversation: NOT_HERE,
   prompt: NOT_HERE,
   context_management: Given(
-    ListOf(
-      { type: Type.Literal('compaction'), compact_threshold: Given(Type.Integer({ minimum: 1 })) },
-      {
-        description:
-          'One entry: the model first summarizes a conversation of more than compact_threshold tokens (80 % of the context if absent)'
-      }
-    )
+    ListOf({ type: Type.Literal('compaction'), compact_threshold: Given(Type.Integer({ minimum: 1 })) })
   ),
   moderation: NOT_HERE,
-  max_tool_calls: Type.Optional(Type.Unknown({ description: 'Has no effect: tools are run by the client' })),
+  max_tool_calls: Type.Optional(Type.Unknown()),
   ...ignored('personality', 'prompt_cache_options', 'prompt_cache_retention', 'stream_options')
 })
 export type ResponseRequest = Static<typeof ResponseRequest>
@@ -106,27 +81,30 @@ const item = { id: Type.String(), status: Type.Enum(['in_progress', 'completed',
 const probability = { token: Type.String(), bytes: Type.Array(Type.Integer()), logprob: Type.Number() }
 
 /** The parts of user and system messages and of call outputs. */
-const InputPart = Type.Union([
-  Loose({ type: Type.Literal('input_text'), text: Type.String() }),
-  Loose({ type: Type.Literal('input_image'), image_url: Type.Unknown(), detail: Type.String() }),
-  Loose({ type: Type.Literal('input_audio'), input_audio: Loose({ data: Type.Unknown() }) }),
-  Loose({
-    type: Type.Literal('input_file'),
-    file_data: Type.Optional(Type.String({ description: 'A PDF or text file, as a data URL or base64' })),
-    file_id: Type.Optional(Type.String({ description: 'A file that was sent to POST /v1/files' })),
-    file_url: Type.Optional(Type.String({ description: 'Not supported' })),
-    filename: Type.Optional(Type.String())
-  })
-])
+const InputPart = Type.Union(
+  [
+    Loose({ type: Type.Literal('input_text'), text: Type.String() }),
+    Loose({ type: Type.Literal('input_image'), image_url: Type.Unknown(), detail: Type.String() }),
+    Loose({ type: Type.Literal('input_audio'), input_audio: Loose({ data: Type.Unknown() }) }),
+    Loose({
+      type: Type.Literal('input_file'),
+      file_data: Type.Optional(Type.String()),
+      file_id: Type.Optional(Type.String()),
+      file_url: Type.Optional(Type.String()),
+      filename: Type.Optional(Type.String())
+    })
+  ],
+  { title: 'InputPart' }
+)
 export type InputPart = Static<typeof InputPart>
 
-const InputMessage = Loose({
+const InputMessage = Titled('InputMessageItem', {
   type: Type.Literal('message'),
   ...item,
   role: Type.Enum(['user', 'developer', 'system']),
   content: Type.Array(InputPart)
 })
-const OutputMessage = Loose({
+const OutputMessage = Titled('OutputMessageItem', {
   type: Type.Literal('message'),
   ...item,
   role: Type.Literal('assistant'),
@@ -139,7 +117,7 @@ const OutputMessage = Loose({
 })
 export type OutputMessage = Static<typeof OutputMessage>
 
-const Reasoning = Loose({
+const Reasoning = Titled('ReasoningItem', {
   type: Type.Literal('reasoning'),
   ...item,
   summary: ListOf({ type: Type.Literal('summary_text'), text: Type.String() }),
@@ -147,42 +125,42 @@ const Reasoning = Loose({
 })
 export type Reasoning = Static<typeof Reasoning>
 
-const FunctionCall = Loose({
+const FunctionCall = Titled('FunctionCallItem', {
   type: Type.Literal('function_call'),
   ...item,
   call_id: Type.String(),
   name: Type.String(),
-  namespace: Type.Optional(Type.String({ description: 'The group that the function belongs to' })),
-  arguments: Type.String({ description: 'JSON text' })
+  namespace: Type.Optional(Type.String()),
+  arguments: Type.String()
 })
 export type FunctionCall = Static<typeof FunctionCall>
 
-const FunctionCallOutput = Loose({
+const FunctionCallOutput = Titled('FunctionCallOutputItem', {
   type: Type.Literal('function_call_output'),
   ...item,
   call_id: Type.String(),
   output: Type.Union([Type.String(), Type.Array(InputPart)])
 })
 
-const CustomToolCall = Loose({
+const CustomToolCall = Titled('CustomToolCallItem', {
   type: Type.Literal('custom_tool_call'),
   ...item,
   call_id: Type.String(),
   name: Type.String(),
   namespace: Type.Optional(Type.String()),
-  input: Type.String({ description: 'Any text' })
+  input: Type.String()
 })
 export type CustomToolCall = Static<typeof CustomToolCall>
 
-const CompactionItem = Loose({
+const CompactionItem = Titled('CompactionItem', {
   type: Type.Literal('compaction'),
   ...item,
-  encrypted_content: Type.String({ description: 'A summary of the conversation before, for this server' })
+  encrypted_content: Type.String()
 })
 export type CompactionItem = Static<typeof CompactionItem>
 
-const OtherItem = Loose({
-  type: Type.String({ description: 'Any other type of OpenAI, such as shell_call or apply_patch_call_output' }),
+const OtherItem = Titled('OtherItem', {
+  type: Type.String(),
   ...item
 })
 
@@ -202,9 +180,9 @@ const Item = Type.Union([
 export type Item = Static<typeof Item>
 
 export const Response = Titled('Response', {
-  id: Type.String({ description: 'resp_…' }),
+  id: Type.String(),
   object: Type.Literal('response'),
-  created_at: Type.Integer({ description: 'Seconds since the epoch' }),
+  created_at: Type.Integer(),
   completed_at: OrNull(Type.Integer()),
   status: Type.Enum(['completed', 'incomplete']),
   background: Type.Literal(false),
@@ -213,7 +191,7 @@ export const Response = Titled('Response', {
   instructions: OrNull(Type.String()),
   max_output_tokens: OrNull(Type.Integer()),
   metadata: Type.Record(Type.String(), Type.String()),
-  model: Type.String({ description: 'The name in the request' }),
+  model: Type.String(),
   output: Type.Array(OutputItem),
   parallel_tool_calls: Type.Boolean(),
   previous_response_id: OrNull(Type.String()),
@@ -236,10 +214,10 @@ export const Response = Titled('Response', {
 })
 
 export const CompactedResponse = Titled('CompactedResponse', {
-  id: Type.String({ description: 'resp_…' }),
+  id: Type.String(),
   object: Type.Literal('response.compaction'),
-  created_at: Type.Integer({ description: 'Seconds since the epoch' }),
-  output: Type.Array(Item, { description: 'The latest messages of the user, and the item with the summary' }),
+  created_at: Type.Integer(),
+  output: Type.Array(Item),
   usage: Response.properties.usage
 })
 
