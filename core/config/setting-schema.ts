@@ -6,7 +6,8 @@ import type { FoundPlugin, PluginDefinition } from '../plugins/plugin.ts'
 import { PluginError } from '../plugins/plugin-error.ts'
 import { isObject } from '../system/json-object.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
-import { CoreConfigSchema, SETTING_FORMATS } from './core-schema.ts'
+import { CoreConfigSchema } from './core-schema.ts'
+import { SETTING_FORMATS } from './setting-types.ts'
 
 /** Names at the top of the file that no plugin may use. */
 const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', 'config'])

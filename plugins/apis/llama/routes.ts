@@ -3,7 +3,6 @@ import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import {
   ANSWER_ERRORS,
-  bodyObject,
   CorralError,
   catalogFor,
   clientError,

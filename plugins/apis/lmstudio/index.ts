@@ -87,12 +87,12 @@ const ModelRecord = Titled('LMStudioModel', {
   type: Type.Enum(['llm', 'vlm', 'embeddings']),
   publisher: Type.String(),
   arch: Type.String(),
-  compatibility_type: Text('gguf or safetensors'),
+  compatibility_type: Type.String({ description: 'gguf or safetensors' }),
   quantization: Type.String(),
   state: Type.Enum(['loaded', 'not-loaded']),
-  max_context_length: Integer('Context size in tokens that the model was trained with'),
-  loaded_context_length: Type.Optional(Integer('Context size in tokens of the loaded model')),
-  capabilities: Type.Array(Text('tool_use'))
+  max_context_length: Type.Integer({ description: 'Context size in tokens that the model was trained with' }),
+  loaded_context_length: Type.Optional(Type.Integer({ description: 'Context size in tokens of the loaded model' })),
+  capabilities: Type.Array(Type.String({ description: 'tool_use' }))
 })
 
 const AnswerSchema = Titled('LMStudioAnswer', {
@@ -100,7 +100,9 @@ const AnswerSchema = Titled('LMStudioAnswer', {
     tokens_per_second: Type.Number(),
     time_to_first_token: Type.Number(),
     generation_time: Type.Number(),
-    stop_reason: Text('eosFound, stopStringFound, toolCalls, maxPredictedTokensReached or contextLengthReached')
+    stop_reason: Type.String({
+      description: 'eosFound, stopStringFound, toolCalls, maxPredictedTokensReached or contextLengthReached'
+    })
   }),
   model_info: Loose({
     arch: Type.String(),
