@@ -2,36 +2,30 @@ import { CorralError } from '../../core/errors.ts'
 import { setNewest } from '../../core/system/collections.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { TooCostly } from './grammar-cost.ts'
+import { textMatcher } from './schema-grammar.ts'
 import {
   areApart,
   BOUNDS,
   contradict,
   DEFINITIONS,
-  DEPENDENCIES,
   type Fields,
   fits,
-  getPattern,
-  getPlace,
+  getLimit,
   getRange,
   getTypes,
   getValues,
-  hasPattern,
+  given,
   hasType,
-  highest,
-  KNOWN_FORMAT,
   listConstraints,
-  listOf,
   located,
-  lowest,
   type Made,
   malformed,
   Never,
   type Part,
-  picked,
   pointerToken,
   pointerTokens,
-  requireFields,
-  requireLength,
+  propertiesOf,
+  schemasIn,
   shown,
   UNCHECKED,
   UNENFORCED,
@@ -39,7 +33,7 @@ import {
   withoutWrapping,
   written
 } from './schema-keywords.ts'
-import { MAX_REPETITIONS, textsPattern } from './schema-pattern.ts'
+import { compilePattern, MAX_REPETITIONS, textsPattern } from './schema-pattern.ts'
 
 /*
  * llama.cpp translates a subset of JSON Schema into grammars and silently ignores the rest. On some contradictions,
@@ -69,6 +63,8 @@ const MAX_LENGTH = 4 * 2 ** 20
 const MAX_WRITTEN_OUT = 200_000
 /** llama.cpp counts a few more rules for a list than the list has items. */
 const MAX_ITEMS = MAX_REPETITIONS - 20
+/** Alternatives of a `oneOf` that are compared with each other, at most. */
+const MAX_COMPARED = 50
 /** Array items that may be written out to reach `minItems` beyond the listed places. */
 const MAX_FILLED = 16
 /** An enum with more texts becomes one pattern, because llama.cpp tries each text for every token. */
@@ -77,6 +73,7 @@ const MANY_TEXTS = 100
 const FAR = 999_999_999_999_999
 /** Integers up to this size fit into 64 bits. */
 const MAX_INTEGER = 9e18
+const KNOWN_FORMAT = /^(date|time|date-time|uuid[1-5]?)$/
 
 /** Results by the text of the schema, because programs send the same schemas with every request. */
 const known = new Map<string, EngineSchema | CorralError | TooCostly>()
@@ -112,10 +109,19 @@ function compile(schema: Fields, forFormat: boolean): EngineSchema | CorralError
     requireLength(made, MAX_LENGTH)
     return { schema: made, unenforced: [...compiler.unenforced], writtenOut: compiler.writtenOut }
   } catch (error) {
-    if (error instanceof Never) return unfit(error.at, error.message)
+    if (error instanceof Never) return unfit(error)
     if (error instanceof CorralError || error instanceof TooCostly) return error
     throw error
   }
+}
+
+/** @throws TooCostly if the JSON text of a value is longer than about `left` characters */
+function requireLength(value: unknown, left: number): number {
+  let rest = left - (typeof value === 'string' ? value.length : 8)
+  if (rest < 0) throw new TooCostly()
+  if (typeof value !== 'object' || value === null) return rest
+  for (const [name, each] of Object.entries(value)) rest = requireLength(each, rest - name.length)
+  return rest
 }
 
 /** Returns the reason if no value fits. */
@@ -161,16 +167,18 @@ class Compiler {
       const target = this.#target(pointer, pointer)
       this.#definitions.get(pointer)!.made = attempt(() => this.#visit([located(target, pointer)]))
     }
-    const look = {
-      definition: (reference: string) =>
-        [...this.#definitions.values()].find(({ name }) => reference === `#/$defs/${name}`)?.made,
-      step: () => this.#step()
-    }
-    for (const { at, alternatives } of this.#unions) if (!areApart(alternatives, look)) this.#name(at, 'oneOf')
-    if (made instanceof Never || this.#definitions.size === 0) return made
     const definitions: Fields = {}
     for (const { name, made } of this.#definitions.values()) if (!(made instanceof Never)) definitions[name] = made
-    return { ...made, $defs: definitions }
+    const resolve = (reference: string) => definitions[reference.slice('#/$defs/'.length)]
+    for (const { at, alternatives } of this.#unions) {
+      const isExclusive =
+        alternatives.length <= MAX_COMPARED &&
+        alternatives.every((a, index) =>
+          alternatives.slice(index + 1).every(b => areApart(a, b, resolve, () => this.#step()))
+        )
+      if (!isExclusive) this.unenforced.add(`${at}/oneOf`)
+    }
+    return made instanceof Never || this.#definitions.size === 0 ? made : { ...made, $defs: definitions }
   }
 
   /** Returns pointers to definitions that no finite value fits, such as an object that requires one of its kind. */
@@ -197,13 +205,14 @@ class Compiler {
     return new Map(endless.map(([pointer, { made }]) => [pointer, made instanceof Never ? made : undefined]))
   }
 
-  #name(at: string, keyword: string): void {
-    this.unenforced.add(`${at}/${keyword}`)
-  }
-
   /** Reports these keywords as unenforced in each part that has them. */
   #report(parts: readonly Part[], ...keywords: string[]): void {
-    for (const { schema, at } of parts) for (const word of keywords) if (word in schema) this.#name(at, word)
+    for (const word of keywords) for (const { at } of given(parts, word)) this.unenforced.add(at)
+  }
+
+  #step(nodes = 1): void {
+    this.#nodes += nodes
+    if (this.#nodes > MAX_NODES) throw new TooCostly()
   }
 
   // ---- references --------------------------------------------------------------------------------------------------
@@ -218,13 +227,12 @@ class Compiler {
       if (!isThere) throw malformed(at, `refers to "${shown(reference)}", which is not in the schema`)
       target = (target as Fields)[token]
     }
-    return target === true ? {} : target
+    return target
   }
 
   /** Returns a reference to a definition, which is compiled later. */
   #reference(reference: string, at: string): Fields {
-    const target = this.#target(reference, `${at}/$ref`)
-    if (target === false) throw new Never(reference, 'is false')
+    if (this.#target(reference, `${at}/$ref`) === false) throw new Never(reference, 'is false')
     this.#requireEnd(reference, at)
     let definition = this.#definitions.get(reference)
     if (!definition) {
@@ -255,7 +263,7 @@ class Compiler {
       const { at } = part
       const { $ref: reference, allOf, ...schema } = part.schema
       parts.push({ schema, at })
-      const more = listOf(allOf, `${at}/allOf`).map((each, index): [unknown, string] => [each, `${at}/allOf/${index}`])
+      const more = schemasIn(allOf, `${at}/allOf`)
       if (reference !== undefined) {
         if (typeof reference !== 'string') throw malformed(`${at}/$ref`, 'must be text')
         this.#requireEnd(reference, at)
@@ -267,12 +275,13 @@ class Compiler {
     return parts
   }
 
-  #step(nodes = 1): void {
-    this.#nodes += nodes
-    if (this.#nodes > MAX_NODES) throw new TooCostly()
-  }
-
   // ---- schemas -----------------------------------------------------------------------------------------------------
+
+  /** Compiles schemas that all apply. Absent ones (undefined) allow anything. @throws Never */
+  #all(schemas: readonly (readonly [schema: unknown, at: string])[]): Fields {
+    const parts = schemas.flatMap(([schema, at]) => (schema === undefined ? [] : [located(schema, at)]))
+    return parts.length === 0 ? {} : this.#visit(parts)
+  }
 
   /** @throws Never */
   #visit(given: readonly Part[]): Fields {
@@ -294,53 +303,45 @@ class Compiler {
     if (values) return this.#values(parts, values, types)
     if (types.length === 0) return written(parts, {})
     const made = types.map(type => attempt(() => this.#typed(parts, type)))
-    return this.#listed(parts, types, made)
-  }
-
-  #choices(parts: readonly Part[], index: number): Fields {
-    const { schema, at } = parts[index]!
-    const word = 'anyOf' in schema ? 'anyOf' : 'oneOf'
-    const { [word]: list, ...rest } = schema
-    const alternatives = listOf(list, `${at}/${word}`)
-    if (alternatives.length === 0) throw malformed(`${at}/${word}`, 'must be a non-empty list of schemas')
-    const beside = parts.toSpliced(index, 1, { schema: rest, at })
-    const constraints = beside.map(part => ({ schema: picked(part.schema, listConstraints(part.schema)), at: part.at }))
-    const isAlone = constraints.every(part => Object.keys(part.schema).length === 0)
-    const made = alternatives.map((each, number) =>
-      attempt(() => this.#visit([...(isAlone ? [] : constraints), located(each, `${at}/${word}/${number}`)]))
-    )
-    const usable = requireUsable(made)
-    if (word === 'oneOf' && usable.length > 1) this.#unions.push({ at, alternatives: usable })
-    return written(parts, { [word]: usable })
-  }
-
-  /** Compiles the schema for a list of types. It is unchanged unless a type takes another form. */
-  #listed(parts: readonly Part[], types: readonly string[], made: readonly Made[]): Fields {
     const usable = requireUsable(made)
     if (usable.length === 1) return usable[0]!
+    // A list of types stays unless a type takes another form.
     const [{ schema }] = parts as [Part]
     const isSame = (each: Made, index: number) =>
       JSON.stringify(each) === JSON.stringify(written(parts, { ...schema, type: types[index] }))
     return parts.length === 1 && made.every(isSame) ? written(parts, schema) : { anyOf: usable }
   }
 
-  #values(parts: readonly Part[], values: readonly unknown[], types: readonly string[]): Fields {
-    const typed = types.length > 0 && parts.some(({ schema }) => 'type' in schema)
-    this.#step(values.length / VALUES_PER_NODE)
-    const patterned = values.some(value => typeof value === 'string') ? parts.filter(hasPattern) : []
-    const patterns = patterned.map(part => ({ part, compiled: getPattern(part) }))
-    const fitting = values.filter(value => {
-      if (typed && !types.some(type => hasType(value, type))) return false
-      if (!parts.every(({ schema }) => fits(value, schema))) return false
-      return (
-        typeof value !== 'string' ||
-        patterns.every(({ part, compiled }) => {
-          const matches = compiled?.matches(value)
-          if (matches === undefined) this.#report([part], 'pattern')
-          return matches !== false
-        })
-      )
+  #choices(parts: readonly Part[], index: number): Fields {
+    const { schema, at } = parts[index]!
+    const word = 'anyOf' in schema ? 'anyOf' : 'oneOf'
+    const { [word]: list, ...rest } = schema
+    const alternatives = schemasIn(list, `${at}/${word}`)
+    if (alternatives.length === 0) throw malformed(`${at}/${word}`, 'must be a non-empty list of schemas')
+    const beside = parts.toSpliced(index, 1, { schema: rest, at }).flatMap(({ schema, at }): Part[] => {
+      const words = listConstraints(schema)
+      return words.length === 0 ? [] : [{ schema: Object.fromEntries(words.map(word => [word, schema[word]])), at }]
     })
+    const made = alternatives.map(([each, place]) => attempt(() => this.#visit([...beside, located(each, place)])))
+    const usable = requireUsable(made)
+    if (word === 'oneOf' && usable.length > 1) this.#unions.push({ at, alternatives: usable })
+    return written(parts, { [word]: usable })
+  }
+
+  #values(parts: readonly Part[], values: readonly unknown[], types: readonly string[]): Fields {
+    const isTyped = parts.some(({ schema }) => 'type' in schema) && types.length > 0
+    this.#step(values.length / VALUES_PER_NODE)
+    let fitting = values.filter(value => (!isTyped || types.some(type => hasType(value, type))) && fits(value, parts))
+    for (const part of parts.filter(hasPattern)) {
+      const compiled = this.#pattern(part, pattern => compilePattern(pattern))
+      const matches = compiled && textMatcher(compiled.pattern)
+      fitting = fitting.filter(value => {
+        const found = isText(value) ? matches?.(value) : false
+        if (found === undefined || (found && compiled?.loose)) this.#report([part], 'pattern')
+        return found !== false || !isText(value)
+      })
+    }
+    const [first] = parts as [Part]
     if (fitting.length === 0) {
       const { at } = parts.find(({ schema }) => 'enum' in schema || 'const' in schema)!
       throw new Never(at, 'has no value that fits all of its keywords')
@@ -348,16 +349,24 @@ class Compiler {
     for (const [type, words] of Object.entries(UNCHECKED)) {
       if (fitting.some(value => hasType(value, type))) this.#report(parts, ...words)
     }
-    const texts = fitting.filter(value => typeof value === 'string')
-    const pattern =
-      this.#forFormat && texts.length > MANY_TEXTS && texts.length === fitting.length ? textsPattern(texts) : undefined
+    const texts = fitting.filter(isText)
+    const isMany = this.#forFormat && texts.length > MANY_TEXTS && texts.length === fitting.length
+    const pattern = isMany ? textsPattern(texts) : undefined
     if (pattern !== undefined) return { type: 'string', pattern }
-    const [first] = parts
-    const word = fitting.length === 1 && 'const' in first!.schema ? { const: fitting[0] } : { enum: fitting }
     return written(parts, {
-      ...(parts.length === 1 && 'type' in first!.schema && { type: first!.schema.type }),
-      ...word
+      ...(parts.length === 1 && 'type' in first.schema && { type: first.schema.type }),
+      ...(fitting.length === 1 && 'const' in first.schema ? { const: fitting[0] } : { enum: fitting })
     })
+  }
+
+  /** Uses the regular expression of a part. */
+  #pattern<Result>({ schema: { pattern }, at }: Part, use: (pattern: string) => Result): Result {
+    try {
+      if (isText(pattern)) return use(pattern)
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error
+    }
+    throw malformed(`${at}/pattern`, 'must be a regular expression')
   }
 
   #typed(parts: readonly Part[], type: string): Fields {
@@ -370,54 +379,49 @@ class Compiler {
   // ---- objects -----------------------------------------------------------------------------------------------------
 
   #object(parts: readonly Part[]): Fields {
-    this.#report(parts, 'propertyNames', 'patternProperties', ...DEPENDENCIES)
-    const names = new Set<string>()
-    const required = new Set<string>()
-    for (const { schema, at } of parts) {
-      for (const name of Object.keys(requireFields(schema.properties, `${at}/properties`))) names.add(name)
-      if (Array.isArray(schema.required))
-        for (const name of schema.required) if (typeof name === 'string') required.add(name)
-    }
-    const hasNames = names.size > 0 || parts.some(({ schema }) => 'properties' in schema)
-    for (const name of required) names.add(name)
-    const hasPatterns = parts.some(({ schema }) => 'patternProperties' in schema)
+    this.#report(parts, 'propertyNames', 'patternProperties', 'dependentRequired', 'dependentSchemas', 'dependencies')
+    const lists = given(parts, 'required').filter(({ value }) => Array.isArray(value))
+    const required = [...new Set(lists.flatMap(({ value }) => value).filter(isText))]
+    const names = new Set([...parts.flatMap(part => Object.keys(propertiesOf(part))), ...required])
     const others = this.#additional(parts)
-    let isOpen = others !== undefined || (!hasNames && !parts.some(({ schema }) => 'additionalProperties' in schema))
-    const closed = parts.find(({ schema }) => schema.additionalProperties === false)
+    const closed = given(parts, 'additionalProperties').find(({ value }) => value === false)
+    let isOpen =
+      others !== undefined || [...given(parts, 'properties'), ...given(parts, 'additionalProperties')].length === 0
 
     const properties: Fields = {}
     for (const name of names) {
       const made = attempt(() => this.#property(parts, name))
       if (!(made instanceof Never)) properties[name] = made
-      else if (required.has(name)) throw made
-      else if (isOpen)
-        for (const { schema, at } of parts)
-          if (Object.hasOwn(requireFields(schema.properties, at), name))
-            this.#name(at, `properties/${pointerToken(name)}`)
+      else if (required.includes(name)) throw made
+      else if (isOpen) {
+        for (const part of parts.filter(part => Object.hasOwn(propertiesOf(part), name)))
+          this.unenforced.add(`${part.at}/properties/${pointerToken(name)}`)
+      }
     }
 
     const { min, max } = getRange(parts, 'minProperties', 'maxProperties')
-    const countable = closed && !hasPatterns ? Object.keys(properties).length : Number.POSITIVE_INFINITY
-    if (required.size > max) contradict(parts, 'maxProperties', 'required')
-    if (countable < min) contradict(parts, 'minProperties', 'additionalProperties')
-    if (max === required.size) {
-      for (const name of Object.keys(properties)) if (!required.has(name)) delete properties[name]
+    if (required.length > max) contradict(parts, 'maxProperties', 'required')
+    if (closed && Object.keys(properties).length < min && given(parts, 'patternProperties').length === 0) {
+      contradict(parts, 'minProperties', 'additionalProperties')
+    }
+    if (max === required.length) {
+      for (const name of Object.keys(properties)) if (!required.includes(name)) delete properties[name]
       isOpen = false
-    } else if (isOpen || Object.keys(properties).length > max) this.#report(parts, 'maxProperties')
-    if (required.size < min) {
-      if (!isOpen && Object.keys(properties).length === min)
-        for (const name of Object.keys(properties)) required.add(name)
+    }
+    const count = Object.keys(properties).length
+    if (isOpen || count > max) this.#report(parts, 'maxProperties')
+    if (required.length < min) {
+      if (!isOpen && count === min) required.splice(0, count, ...Object.keys(properties))
       else this.#report(parts, 'minProperties')
     }
     // llama.cpp copies these characters into its grammar unescaped.
     if (Object.keys(properties).some(name => name === '*' || /[\]\\^"\p{Cc}]/u.test(name))) isOpen = false
 
-    const isPlain = isOpen && others === undefined && Object.keys(properties).length === 0
-    const needed = [...required]
+    const isPlain = isOpen && others === undefined && count === 0
     return written(parts, {
       type: 'object',
       ...(!isPlain && { properties }),
-      ...((needed.length > 0 || parts.some(({ schema }) => Array.isArray(schema.required))) && { required: needed }),
+      ...((lists.length > 0 || required.length > 0) && { required }),
       ...(isOpen && !isPlain && { additionalProperties: others ?? true }),
       ...(!isOpen && closed && { additionalProperties: false })
     })
@@ -425,53 +429,42 @@ class Compiler {
 
   /** Compiles the schema for properties without a schema of their own. Returns undefined if they are forbidden. */
   #additional(parts: readonly Part[]): Fields | true | undefined {
-    const given = parts.filter(({ schema }) => 'additionalProperties' in schema)
-    if (given.length === 0 || given.some(({ schema }) => schema.additionalProperties === false)) return undefined
-    const schemas = given.filter(({ schema }) => schema.additionalProperties !== true)
-    if (schemas.length === 0) return true
-    const open = schemas.map(({ schema, at }) => located(schema.additionalProperties, `${at}/additionalProperties`))
-    const made = attempt(() => this.#visit(open))
+    const all = given(parts, 'additionalProperties')
+    if (all.length === 0) return undefined
+    if (all.every(({ value }) => value === true)) return true
+    const made = attempt(() => this.#all(all.map(({ value, at }) => [value, at])))
     return made instanceof Never ? undefined : made
   }
 
   #property(parts: readonly Part[], name: string): Fields {
-    const own: Part[] = []
-    for (const { schema, at } of parts) {
-      const properties = requireFields(schema.properties, `${at}/properties`)
-      const isOwn = Object.hasOwn(properties, name)
-      // Patterns of names are not checked here.
-      const given = isOwn ? properties[name] : 'patternProperties' in schema ? undefined : schema.additionalProperties
-      const place = isOwn ? `${at}/properties/${pointerToken(name)}` : `${at}/additionalProperties`
-      if (given === false && !isOwn) throw new Never(place, `forbids "${shown(name)}"`)
-      if (given !== undefined) own.push(located(given, place))
-    }
-    return own.length === 0 ? {} : this.#visit(own)
+    return this.#all(
+      parts.map(part => {
+        const properties = propertiesOf(part)
+        if (Object.hasOwn(properties, name)) return [properties[name], `${part.at}/properties/${pointerToken(name)}`]
+        // Patterns of names are not checked here.
+        const more = 'patternProperties' in part.schema ? undefined : part.schema.additionalProperties
+        const at = `${part.at}/additionalProperties`
+        if (more === false) throw new Never(at, `forbids "${shown(name)}"`)
+        return [more, at]
+      })
+    )
   }
 
   // ---- arrays ------------------------------------------------------------------------------------------------------
 
   #array(parts: readonly Part[]): Fields {
     this.#report(parts, 'contains', 'minContains', 'maxContains')
-    const lists = parts.map(({ schema, at }) => {
-      const { prefixItems, items, additionalItems } = schema
-      const word = Array.isArray(prefixItems) ? 'prefixItems' : 'items'
-      const places = Array.isArray(prefixItems) ? prefixItems : Array.isArray(items) ? items : []
-      const rest = Array.isArray(items) ? additionalItems : items
-      return { at, word, places, rest, restAt: `${at}/${Array.isArray(items) ? 'additionalItems' : 'items'}` }
+    const lists = parts.map(({ schema: { prefixItems, items, additionalItems }, at }) => {
+      const isOlder = Array.isArray(items)
+      const places = Array.isArray(prefixItems)
+        ? schemasIn(prefixItems, `${at}/prefixItems`)
+        : schemasIn(isOlder ? items : [], `${at}/items`)
+      const rest = isOlder ? ([additionalItems, `${at}/additionalItems`] as const) : ([items, `${at}/items`] as const)
+      return { places, rest }
     })
-    const itemAt = (place: number) =>
-      attempt(() => {
-        const own: Part[] = []
-        for (const { at, word, places, rest, restAt } of lists) {
-          const given = place < places.length ? places[place] : rest
-          if (given !== undefined) own.push(located(given, place < places.length ? `${at}/${word}/${place}` : restAt))
-        }
-        return own.length === 0 ? {} : this.#visit(own)
-      })
-    const range = getRange(parts, 'minItems', 'maxItems')
-    const { min } = range
+    const itemAt = (place: number) => attempt(() => this.#all(lists.map(({ places, rest }) => places[place] ?? rest)))
+    const { min, ...range } = getRange(parts, 'minItems', 'maxItems')
     let { max } = range
-
     const count = Math.max(...lists.map(({ places }) => places.length))
     const places: Fields[] = []
     while (places.length < Math.min(count, max)) {
@@ -480,37 +473,30 @@ class Compiler {
       else if (places.length < min) throw made
       else max = places.length
     }
-    const rest = max > count ? itemAt(count) : new Never('', '')
+    const rest = max > count ? itemAt(count) : {}
     if (rest instanceof Never) {
-      if (max > count && min > count) throw rest
-      max = Math.min(max, count)
+      if (min > count) throw rest
+      max = count
     }
-    const isUnique = parts.some(({ schema }) => schema.uniqueItems === true)
-    if (isUnique && max > 1) {
-      if (count === 0 && Array.isArray((rest as Fields).enum) && min > ((rest as Fields).enum as unknown[]).length) {
-        contradict(parts, 'minItems', 'uniqueItems')
-      }
+    if (given(parts, 'uniqueItems').some(({ value }) => value === true) && max > 1) {
+      const values = count === 0 && !(rest instanceof Never) ? rest.enum : undefined
+      if (Array.isArray(values) && min > values.length) contradict(parts, 'minItems', 'uniqueItems')
       this.#report(parts, 'uniqueItems')
     }
-    if (count === 0 || max === 0) {
-      const bounds = this.#bounds(parts, 'minItems', 'maxItems', min, max, MAX_ITEMS)
-      const items = max === 0 ? { items: {} } : this.#hasItems(parts, rest)
-      return written(parts, { type: 'array', ...items, ...bounds })
-    }
-    // llama.cpp supports either positions or a schema for the remaining items, and no item count together with
-    // positions.
-    const wanted = Math.max(min, Math.min(count, max))
-    if (wanted > count + MAX_FILLED) this.#report(parts, 'minItems')
-    const missing = Math.min(wanted, count + MAX_FILLED) - places.length
-    if (missing > 0) {
+    if (count > 0 && max > 0) {
+      // llama.cpp supports either places or a schema for all items, and no count of items together with places.
+      if (min > count + MAX_FILLED) this.#report(parts, 'minItems')
+      const missing = Math.min(min, count + MAX_FILLED) - places.length
       const filler = missing > 1 ? this.#define(rest as Fields) : (rest as Fields)
-      places.push(...Array.from({ length: missing }, () => filler))
+      while (places.length < Math.min(min, count + MAX_FILLED)) places.push(filler)
+      return written(parts, { type: 'array', prefixItems: places })
     }
-    return written(parts, { type: 'array', prefixItems: places })
-  }
-
-  #hasItems(parts: readonly Part[], items: Made): Fields {
-    return parts.some(({ schema }) => 'items' in schema) ? { items } : {}
+    const items = max === 0 ? { items: {} } : given(parts, 'items').length > 0 ? { items: rest } : {}
+    return written(parts, {
+      type: 'array',
+      ...items,
+      ...this.#bounds(parts, 'minItems', 'maxItems', min, max, MAX_ITEMS)
+    })
   }
 
   /** Defines this schema, so that several places do not multiply it. */
@@ -523,8 +509,8 @@ class Compiler {
   /** Returns limits that llama.cpp can write out, at most this many characters or items. */
   #bounds(parts: readonly Part[], least: string, most: string, min: number, max: number, limit: number): Fields {
     if (min > limit) {
-      const { at, schema } = parts.find(({ schema }) => schema[least] === min)!
-      throw new Never(`${at}/${least}`, `is ${schema[least]}, but grammars can require at most ${limit}`)
+      const { at } = given(parts, least).find(({ value }) => value === min)!
+      throw new Never(at, `is ${min}, but grammars can require at most ${limit}`)
     }
     const isBound = max <= limit
     if (!isBound) this.#report(parts, most)
@@ -536,64 +522,55 @@ class Compiler {
   // ---- texts and numbers -------------------------------------------------------------------------------------------
 
   #string(parts: readonly Part[]): Fields {
-    const { min, max } = getRange(parts, 'minLength', 'maxLength')
+    const range = getRange(parts, 'minLength', 'maxLength')
+    const { min, max } = range
     const [first, ...others] = parts.filter(hasPattern)
+    const compiled = first && this.#pattern(first, pattern => compilePattern(pattern, range))
     if (first) {
-      const compiled = getPattern(first, { min, max })
-      this.#report(
-        others.filter(({ schema }) => schema.pattern !== first.schema.pattern),
-        'pattern'
-      )
-      if (!compiled || compiled.loose) this.#report([first], 'pattern')
-      if (compiled) {
-        if (compiled.max < min) contradict(parts, 'minLength', 'pattern')
-        if (compiled.min > max) contradict(parts, 'maxLength', 'pattern')
-        if (compiled.min < min) this.#report(parts, 'minLength')
-        if (compiled.max > max) this.#report(parts, 'maxLength')
-        this.#report(parts, 'format')
-        return written(parts, { type: 'string', pattern: compiled.pattern })
-      }
+      const different = others.filter(({ schema }) => schema.pattern !== first.schema.pattern)
+      this.#report(!compiled || compiled.loose ? [first, ...different] : different, 'pattern')
     }
-    const formatted = parts.find(({ schema }) => KNOWN_FORMAT.test(String(schema.format)))
+    if (compiled) {
+      if (compiled.max < min) contradict(parts, 'minLength', 'pattern')
+      if (compiled.min > max) contradict(parts, 'maxLength', 'pattern')
+      if (compiled.min < min) this.#report(parts, 'minLength')
+      if (compiled.max > max) this.#report(parts, 'maxLength')
+      this.#report(parts, 'format')
+      return written(parts, { type: 'string', pattern: compiled.pattern })
+    }
+    const format = given(parts, 'format').find(({ value }) => KNOWN_FORMAT.test(String(value)))?.value
     this.#report(
-      parts.filter(({ schema }) => schema.format !== formatted?.schema.format),
+      parts.filter(({ schema }) => schema.format !== format),
       'format'
     )
-    if (formatted) {
+    if (format !== undefined) {
       this.#report(parts, 'minLength', 'maxLength')
-      return written(parts, { type: 'string', format: formatted.schema.format })
+      return written(parts, { type: 'string', format })
     }
-    return written(parts, {
-      type: 'string',
-      ...this.#bounds(parts, 'minLength', 'maxLength', min, max, MAX_REPETITIONS)
-    })
+    const bounds = this.#bounds(parts, 'minLength', 'maxLength', min, max, MAX_REPETITIONS)
+    return written(parts, { type: 'string', ...bounds })
   }
 
   #number(parts: readonly Part[], type: 'integer' | 'number'): Fields {
-    const low = lowest(parts)
-    const high = highest(parts)
+    const [low, high] = [getLimit(parts, 1), getLimit(parts, -1)]
     if (low.value > high.value || (low.value === high.value && (low.excluded || high.excluded))) {
       throw new Never(low.at, `contradicts ${shown(high.at)}`)
     }
-    for (const part of parts) {
-      const { multipleOf: step } = part.schema
-      if (step === undefined) continue
-      if (typeof step !== 'number' || !(step > 0)) throw malformed(`${part.at}/multipleOf`, 'must be a number above 0')
-      if (!(type === 'integer' && Number.isInteger(1 / step))) this.#report([part], 'multipleOf')
-    }
+    const steps = given(parts, 'multipleOf').map(({ value, at }) => {
+      if (typeof value !== 'number' || !(value > 0)) throw malformed(at, 'must be a number above 0')
+      if (!(type === 'integer' && Number.isInteger(1 / value))) this.unenforced.add(at)
+      return value
+    })
     if (type === 'number') {
       this.#report(parts, ...BOUNDS)
       return written(parts, { type })
     }
     let min = low.excluded && Number.isInteger(low.value) ? low.value + 1 : Math.ceil(low.value)
     let max = high.excluded && Number.isInteger(high.value) ? high.value - 1 : Math.floor(high.value)
-    const steps = parts.flatMap(({ schema }) => (typeof schema.multipleOf === 'number' ? [schema.multipleOf] : []))
-    if (min > max || steps.some(step => Math.ceil(min / step) * step > max)) {
-      throw new Never(getPlace(low, high), 'allows no integer')
-    }
-    if (min > MAX_INTEGER || max < -MAX_INTEGER) {
-      throw new Never(getPlace(low, high), 'allows only numbers of more than 64 bits')
-    }
+    /** The schema that has the limits. */
+    const at = (low.at || high.at).replace(/\/[^/]*$/, '')
+    if (min > max || steps.some(step => Math.ceil(min / step) * step > max)) throw new Never(at, 'allows no integer')
+    if (min > MAX_INTEGER || max < -MAX_INTEGER) throw new Never(at, 'allows only numbers of more than 64 bits')
     if (min >= 10 && max === Number.POSITIVE_INFINITY) max = min < FAR ? FAR : MAX_INTEGER
     if (max < 0 && min === Number.NEGATIVE_INFINITY) min = max > -FAR ? -FAR : -MAX_INTEGER
     return written(parts, {
@@ -603,3 +580,6 @@ class Compiler {
     })
   }
 }
+
+const isText = (value: unknown) => typeof value === 'string'
+const hasPattern = ({ schema }: Part) => 'pattern' in schema && schema.pattern !== ''

@@ -15,7 +15,12 @@ interface CharacterClass {
 }
 
 export type Element = CharacterClass | { rule: number }
-type Alternatives = readonly (readonly Element[])[]
+
+/** A position in a rule. Undefined is the end of the rule. */
+interface Position {
+  readonly element: Element
+  readonly next: Position | undefined
+}
 
 /** Thrown when a grammar is too large to be counted. */
 export class TooCostly extends Error {
@@ -24,63 +29,59 @@ export class TooCostly extends Error {
 
 /** Maximum elements of a grammar with its repetitions written out. */
 const MAX_ELEMENTS = 200_000
+const LLAMA_MOST_REPETITIONS = 2000
 
 /** The rules of a grammar, with repetitions written as llama.cpp writes them. */
 export class GrammarRules {
-  readonly rules: Alternatives[] = []
+  /** The first positions of each rule's alternatives. */
+  readonly rules: (Position | undefined)[][] = []
   elements = 0
 
   /** Adds a rule. Its alternatives may be set later, because it may contain itself. */
-  add(alternatives: Alternatives = []): number {
+  add(alternatives: readonly (readonly Element[])[] = []): number {
     const index = this.rules.push([]) - 1
     this.set(index, alternatives)
     return index
   }
 
-  set(index: number, alternatives: Alternatives): void {
-    for (const { length } of alternatives) this.elements += length + 1
+  set(index: number, alternatives: readonly (readonly Element[])[]): void {
+    this.rules[index] = alternatives.map(elements => {
+      this.#count(elements.length + 1)
+      return elements.reduceRight<Position | undefined>((next, element) => ({ element, next }), undefined)
+    })
+  }
+
+  #count(elements: number): void {
+    this.elements += elements
     if (this.elements > MAX_ELEMENTS) throw new TooCostly()
-    this.rules[index] = alternatives
   }
 
   /** Writes `piece{least,most}`: the piece as often as required, then a chain of optional rules. */
   repeat(piece: readonly Element[], least: number, most: number): Element[] {
     if (least > LLAMA_MOST_REPETITIONS) throw new TooCostly()
-    this.elements += piece.length * least
-    if (this.elements > MAX_ELEMENTS) throw new TooCostly()
-    const made: Element[] = []
-    for (let count = 0; count < least; count++) for (const each of piece) made.push(each)
-    // llama.cpp treats large limits as unlimited.
+    this.#count(piece.length * least)
+    const made: Element[] = Array.from({ length: least }, () => piece).flat()
     if (most > LLAMA_MOST_REPETITIONS) {
+      // llama.cpp treats large limits as unlimited.
       const rule = this.add()
       this.set(rule, [[...piece, { rule }], []])
-      made.push({ rule })
-      return made
+      return [...made, { rule }]
     }
-    let last: number | undefined
-    for (let count = least; count < most; count++) {
-      last = this.add([last === undefined ? [...piece] : [...piece, { rule: last }], []])
-    }
-    if (last !== undefined) made.push({ rule: last })
-    return made
+    let last: Element[] = []
+    for (let count = least; count < most; count++) last = [{ rule: this.add([[...piece, ...last], []]) }]
+    return [...made, ...last]
   }
 }
 
-const LLAMA_MOST_REPETITIONS = 2000
-
 /** A position in the grammar with everything that is to follow. Equal stacks are one object. */
 interface Stack {
-  /** Index in the flat list of elements. */
-  readonly at: number
+  /** Undefined in the stack of the end of the text. */
+  readonly at: Position | undefined
   readonly below: Stack | undefined
-  readonly above: Map<number, Stack>
+  readonly above: Map<Position, Stack>
   /** The stacks after its character was read. */
   after?: readonly (Stack | undefined)[]
 }
-
-/** Kinds of elements in the flat list. Other values are the index of a character class. */
-const END = -1
-const REFERENCE = -2
 
 /** Characters of a long token. */
 const TOKEN_LENGTH = 16
@@ -95,47 +96,88 @@ const USUAL = [97, 48, 32, 34]
 const FIRST_WEIGHT = 4
 /** Maximum steps of one count, so that it takes about ten milliseconds at most. */
 const MAX_STEPS = 40_000
+const MAX_DEPTH_OF_BEGINNINGS = 4000
 
 /**
  * Counts the ways to read the costliest token found, up to `enough`.
  * @param grammar its rules, and further rules at which counting starts @throws TooCostly
  */
-export function countWays(grammar: { rules: GrammarRules; starts: number[] }, enough: number): number {
-  return new Walk(grammar.rules.rules).ways(grammar.starts, enough)
+export function countWays({ rules, starts }: { rules: GrammarRules; starts: number[] }, enough: number): number {
+  requireQuickCheck(rules.rules)
+  return new Walk(rules.rules).ways(starts, enough)
+}
+
+/** Maximum steps for all texts that are compared with a grammar. */
+const MAX_TEXT_STEPS = 200_000
+
+/** Returns a function that reports whether a grammar admits a text. @throws TooCostly */
+export function textReader({ rules }: GrammarRules): (text: string) => boolean {
+  const walk = new Walk(rules, MAX_TEXT_STEPS)
+  return text => walk.admits(text)
+}
+
+/**
+ * llama.cpp looks for left-recursive rules by following the beginnings of all alternatives, however often it has seen
+ * them. Rules that each begin with the next one twice take forever. @throws TooCostly
+ */
+function requireQuickCheck(rules: GrammarRules['rules']): void {
+  const known = new Map<number, { cost: number; mayBeEmpty: boolean }>()
+  let depth = 0
+  const visit = (rule: number) => {
+    const found = known.get(rule)
+    if (found) return found
+    // Neither llama.cpp's call stack nor this one is unlimited.
+    if (++depth > MAX_DEPTH_OF_BEGINNINGS) throw new TooCostly()
+    const result = { cost: 1, mayBeEmpty: false }
+    // Only a left-recursive rule, which llama.cpp refuses, meets itself here.
+    known.set(rule, { cost: 1, mayBeEmpty: false })
+    for (let at of rules[rule]!) {
+      let isEmpty = true
+      for (; isEmpty && at; at = at.next) {
+        const inner = 'rule' in at.element ? visit(at.element.rule) : undefined
+        result.cost += inner?.cost ?? 0
+        isEmpty = inner?.mayBeEmpty ?? false
+      }
+      result.mayBeEmpty ||= isEmpty
+    }
+    depth--
+    known.set(rule, result)
+    if (result.cost > MAX_STEPS) throw new TooCostly()
+    return result
+  }
+  for (const rule of rules.keys()) visit(rule)
 }
 
 class Walk {
-  readonly #kind: number[] = []
-  readonly #rule: number[] = []
-  readonly #classes: CharacterClass[] = []
-  readonly #alternatives: number[][] = []
-  readonly #bottom: Stack = { at: END, below: undefined, above: new Map() }
+  readonly #rules: GrammarRules['rules']
+  readonly #bottom: Stack = { at: undefined, below: undefined, above: new Map() }
+  readonly #maxSteps: number
   #steps = 0
 
-  constructor(rules: readonly Alternatives[]) {
-    for (const alternatives of rules) {
-      this.#alternatives.push(
-        alternatives.map(sequence => {
-          const begin = this.#kind.length
-          for (const element of sequence) {
-            const reference = 'rule' in element
-            this.#kind.push(reference ? REFERENCE : this.#classes.length)
-            this.#rule.push(reference ? element.rule : END)
-            if (!reference) this.#classes.push(element)
-          }
-          this.#kind.push(END)
-          this.#rule.push(END)
-          return begin
-        })
-      )
+  constructor(rules: GrammarRules['rules'], maxSteps = MAX_STEPS) {
+    this.#rules = rules
+    this.#maxSteps = maxSteps
+  }
+
+  #begin(rule: number): (Stack | undefined)[] {
+    return this.#rules[rule]!.flatMap(at => this.#closure([this.#push(this.#bottom, at)]))
+  }
+
+  admits(text: string): boolean {
+    let stacks = new Set(this.#begin(0))
+    for (const character of text) {
+      const code = character.codePointAt(0)!
+      const readers = [...stacks].filter(stack => stack && this.#takes(classOf(stack), code))
+      stacks = new Set(readers.flatMap(stack => this.#after(stack!)))
+      this.#step(1 + stacks.size)
     }
+    return stacks.has(undefined)
   }
 
   ways(starts: readonly number[], enough: number): number {
-    this.#requireQuickCheck()
     let most = 0
     for (const start of new Set([0, ...starts])) {
-      let stacks = this.#alternatives[start]!.flatMap(at => this.#closure([this.#push(this.#bottom, at)]))
+      let stacks = this.#begin(start)
       for (let token = 0; token < TOKENS && stacks.length > 0; token++) {
         const read = this.#token(new Set(stacks), enough)
         most = Math.max(most, read.cost)
@@ -151,55 +193,47 @@ class Walk {
     let cost = begin.size * FIRST_WEIGHT
     let ways = new Map<Stack, number>()
     for (const stack of begin) if (stack) ways.set(stack, 1)
-    for (let step = 0; step < TOKEN_LENGTH && ways.size > 0; step++) {
-      let best: Map<Stack, number> | undefined
-      let most = -1
-      for (const character of this.#likelyCharacters(ways)) {
-        const next = new Map<Stack, number>()
-        let sum = 0
-        for (const [stack, count] of ways) {
-          this.#step()
-          if (!this.#takes(this.#classes[this.#kind[stack.at]!]!, character)) continue
-          for (const after of this.#after(stack)) {
-            sum += count
-            if (after) next.set(after, (next.get(after) ?? 0) + count)
-          }
-        }
-        if (sum > most) {
-          most = sum
-          best = next
-        }
-      }
-      if (!best || best.size === 0) break
-      cost += most
-      ways = best
-      if (cost > enough) break
+    for (let step = 0; step < TOKEN_LENGTH && cost <= enough; step++) {
+      const readings = this.#likelyCharacters(ways).map(character => this.#read(ways, character))
+      const [best] = readings.sort((a, b) => b.sum - a.sum)
+      if (!best || best.next.size === 0) break
+      cost += best.sum
+      ways = best.next
     }
     return { cost, stacks: [...ways.keys()] }
+  }
+
+  /** Returns the stacks after a character, with the ways to each, and their sum. */
+  #read(ways: ReadonlyMap<Stack, number>, character: number): { next: Map<Stack, number>; sum: number } {
+    const next = new Map<Stack, number>()
+    let sum = 0
+    for (const [stack, count] of ways) {
+      this.#step()
+      if (!this.#takes(classOf(stack), character)) continue
+      for (const after of this.#after(stack)) {
+        sum += count
+        if (after) next.set(after, (next.get(after) ?? 0) + count)
+      }
+    }
+    return { next, sum }
   }
 
   /** Returns some characters, starting with those that continue the most ways. */
   #likelyCharacters(ways: ReadonlyMap<Stack, number>): number[] {
     const classes = new Map<CharacterClass, number>()
-    for (const [{ at }, count] of ways) {
-      const kind = this.#classes[this.#kind[at]!]!
-      classes.set(kind, (classes.get(kind) ?? 0) + count)
-    }
+    for (const [stack, count] of ways) classes.set(classOf(stack), (classes.get(classOf(stack)) ?? 0) + count)
     const candidates = new Set<number>(USUAL)
     for (const { ranges, negated } of classes.keys()) {
       if (ranges.length > 0) candidates.add(negated ? ranges[0]![1] + 1 : ranges[0]![0])
       if (candidates.size > MAX_CANDIDATES) break
     }
-    const counted = [...candidates].map(character => {
+    const counted = [...candidates].flatMap(character => {
       let sum = 0
       for (const [kind, count] of classes) if (this.#takes(kind, character)) sum += count
-      return { character, sum }
+      return sum > 0 ? [{ character, sum }] : []
     })
-    return counted
-      .filter(({ sum }) => sum > 0)
-      .sort((a, b) => b.sum - a.sum)
-      .slice(0, TRIED)
-      .map(({ character }) => character)
+    const likely = counted.sort((a, b) => b.sum - a.sum).slice(0, TRIED)
+    return likely.map(({ character }) => character)
   }
 
   #takes({ ranges, negated = false }: CharacterClass, character: number): boolean {
@@ -207,13 +241,14 @@ class Walk {
     return ranges.some(([low, high]) => character >= low && character <= high) !== negated
   }
 
-  #step(): void {
-    if (++this.#steps > MAX_STEPS) throw new TooCostly()
+  #step(count = 1): void {
+    this.#steps += count
+    if (this.#steps > this.#maxSteps) throw new TooCostly()
   }
 
-  /** Pushes a position onto a stack. Returns the same stack if the sequence ends there. */
-  #push(below: Stack, at: number): Stack {
-    if (this.#kind[at] === END) return below
+  /** Pushes a position onto a stack. Returns the same stack if the rule ends there. */
+  #push(below: Stack, at: Position | undefined): Stack {
+    if (!at) return below
     let stack = below.above.get(at)
     if (!stack) {
       stack = { at, below, above: new Map() }
@@ -223,7 +258,7 @@ class Walk {
   }
 
   #after(stack: Stack): readonly (Stack | undefined)[] {
-    stack.after ??= this.#closure([this.#push(stack.below!, stack.at + 1)])
+    stack.after ??= this.#closure([this.#push(stack.below!, stack.at!.next)])
     return stack.after
   }
 
@@ -235,64 +270,17 @@ class Walk {
       this.#step()
       if (seen.has(stack)) continue
       seen.add(stack)
-      if (stack === this.#bottom) found.push(undefined)
-      else if (this.#kind[stack.at] !== REFERENCE) found.push(stack)
+      const { at, below } = stack
+      if (!at) found.push(undefined)
+      else if (!('rule' in at.element)) found.push(stack)
       else {
-        const rest = this.#push(stack.below!, stack.at + 1)
-        for (const at of this.#alternatives[this.#rule[stack.at]!]!) todo.push(this.#push(rest, at))
+        const rest = this.#push(below!, at.next)
+        for (const begin of this.#rules[at.element.rule]!) todo.push(this.#push(rest, begin))
       }
     }
     return found
   }
-
-  /**
-   * llama.cpp looks for left-recursive rules by following the beginnings of all alternatives, however often it has seen
-   * them. Rules that each begin with the next one twice take forever.
-   */
-  #requireQuickCheck(): void {
-    const empty = this.#mayBeEmpty()
-    const cost = new Map<number, number>()
-    const open = new Set<number>()
-    const visit = (rule: number): number => {
-      const known = cost.get(rule)
-      if (known !== undefined || open.has(rule)) return known ?? 1
-      // Neither llama.cpp's call stack nor this one is unlimited.
-      if (open.size > DEEPEST_BEGINNING) throw new TooCostly()
-      open.add(rule)
-      let sum = 1
-      for (const begin of this.#alternatives[rule]!) {
-        for (let at = begin; this.#kind[at] === REFERENCE; at++) {
-          sum += visit(this.#rule[at]!)
-          if (!empty[this.#rule[at]!]) break
-        }
-      }
-      open.delete(rule)
-      cost.set(rule, sum)
-      if (sum > MAX_STEPS) throw new TooCostly()
-      return sum
-    }
-    for (let rule = 0; rule < this.#alternatives.length; rule++) visit(rule)
-  }
-
-  #mayBeEmpty(): boolean[] {
-    const empty = this.#alternatives.map(() => false)
-    for (let changed = true; changed; ) {
-      changed = false
-      for (const [rule, alternatives] of this.#alternatives.entries()) {
-        if (empty[rule]) continue
-        const able = alternatives.some(begin => {
-          let at = begin
-          while (this.#kind[at] === REFERENCE && empty[this.#rule[at]!]) at++
-          return this.#kind[at] === END
-        })
-        if (able) {
-          empty[rule] = true
-          changed = true
-        }
-      }
-    }
-    return empty
-  }
 }
 
-const DEEPEST_BEGINNING = 4000
+/** Stacks with a character on top are the only ones that wait for text. */
+const classOf = (stack: Stack) => stack.at!.element as CharacterClass

@@ -1,5 +1,6 @@
 import { isObject } from '../../core/system/json-object.ts'
-import { TooCostly } from './grammar-cost.ts'
+import { TooCostly, textReader } from './grammar-cost.ts'
+import { readGrammar } from './grammar-text.ts'
 
 type Fields = Record<string, unknown>
 
@@ -98,6 +99,26 @@ export function schemaGrammar(schema: Fields): { text: string; copies: number } 
 
   const root = visit(schema)
   return { text: `root ::= ${root}\n${rules.join('')}${COMMON}`, copies }
+}
+
+/**
+ * Returns a function that reports whether a text matches a pattern of `compilePattern`. Undefined if that takes too long,
+ * or if JSON could write a character of the text in several ways.
+ */
+export function textMatcher(pattern: string): (text: string) => boolean | undefined {
+  try {
+    const admits = textReader(readGrammar(schemaGrammar({ type: 'string', pattern }).text).rules)
+    return text => {
+      try {
+        return /[\p{Cc}\p{Cs}]/u.test(text) ? undefined : admits(JSON.stringify(text))
+      } catch {
+        return undefined
+      }
+    }
+  } catch (error) {
+    if (error instanceof TooCostly) return () => undefined
+    throw error
+  }
 }
 
 function json(value: unknown): string {

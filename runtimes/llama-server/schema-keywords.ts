@@ -1,8 +1,6 @@
 import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
-import { TooCostly } from './grammar-cost.ts'
 import keywords from './schema-keywords.json' with { type: 'json' }
-import { compilePattern } from './schema-pattern.ts'
 
 /* The keywords of JSON Schema: the values that they apply to, their meaning, and their mistakes. */
 
@@ -26,10 +24,8 @@ export class Never extends Error {
 
 export type Made = Fields | Never
 
-export const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
-export const NUMBERS = ['number', 'integer']
+const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
 export const BOUNDS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
-export const DEPENDENCIES = ['dependentRequired', 'dependentSchemas', 'dependencies']
 export const DEFINITIONS = ['$defs', 'definitions']
 /** Keywords, with the type of values that each applies to. */
 const ABOUT = new Map(
@@ -42,16 +38,14 @@ export const UNCHECKED: Record<string, string[]> = keywords.unchecked
 const CONSTRAINTS = new Set([...ABOUT.keys(), ...UNENFORCED, ...keywords.others])
 /** Constraints that llama.cpp ignores. */
 const IGNORED = new Set(keywords.ignored)
-export const KNOWN_FORMAT = /^(date|time|date-time|uuid[1-5]?)$/
-export function unfit(at: string, why: string): CorralError {
-  const text = `No value can match the JSON schema: ${shown(at)} ${why}. Correct the schema.`
-  return new CorralError('invalid_request', text, { details: { path: shown(at) } })
-}
 
-export function malformed(at: string, must: string): CorralError {
-  const text = `The JSON schema is malformed: ${shown(at)} ${must}.`
-  return new CorralError('invalid_request', text, { details: { path: shown(at) } })
-}
+export const unfit = ({ at, message }: Never) =>
+  mistake(at, `No value can match the JSON schema: ${shown(at)} ${message}. Correct the schema.`)
+
+export const malformed = (at: string, must: string) =>
+  mistake(at, `The JSON schema is malformed: ${shown(at)} ${must}.`)
+
+const mistake = (at: string, text: string) => new CorralError('invalid_request', text, { details: { path: shown(at) } })
 
 const MAX_PATH = 200
 export const shown = (at: string) => (at.length > MAX_PATH ? `${at.slice(0, MAX_PATH)}…` : at)
@@ -69,110 +63,88 @@ export function located(schema: unknown, at: string): Part {
   return { schema: plain, at }
 }
 
-export function listOf(value: unknown, at: string): readonly unknown[] {
-  if (value === undefined) return []
-  if (Array.isArray(value)) return value
+/** Lists the values of a keyword, with their places. */
+export function given(parts: readonly Part[], word: string): { value: unknown; at: string }[] {
+  return parts.flatMap(({ schema, at }) => (word in schema ? [{ value: schema[word], at: `${at}/${word}` }] : []))
+}
+
+/** Lists the schemas in a list, with their places. */
+export function schemasIn(list: unknown, at: string): [schema: unknown, at: string][] {
+  if (list === undefined) return []
+  if (Array.isArray(list)) return list.map((each, index) => [each, `${at}/${index}`])
   throw malformed(at, 'must be a list of schemas')
 }
 
-export function requireFields(value: unknown, at: string): Fields {
-  if (value === undefined) return {}
-  if (isObject(value)) return value
-  throw malformed(at, 'must be an object of schemas')
-}
-
-function getCount({ schema, at }: Part, word: string): number | undefined {
-  const value = schema[word]
-  if (value === undefined) return undefined
-  if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value
-  throw malformed(`${at}/${word}`, 'must be a non-negative integer')
-}
-
-interface Bound {
-  value: number
-  excluded: boolean
-  at: string
+export function propertiesOf({ schema: { properties = {} }, at }: Part): Fields {
+  if (isObject(properties)) return properties
+  throw malformed(`${at}/properties`, 'must be an object of schemas')
 }
 
 /** Returns the smallest range of a count that all parts allow. @throws Never if there is none */
 export function getRange(parts: readonly Part[], least: string, most: string): { min: number; max: number } {
-  const min = Math.max(...parts.map(part => getCount(part, least) ?? 0))
-  const max = Math.min(...parts.map(part => getCount(part, most) ?? Number.POSITIVE_INFINITY))
+  const counts = (word: string) =>
+    given(parts, word).map(({ value, at }) => {
+      if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value
+      throw malformed(at, 'must be a non-negative integer')
+    })
+  const min = Math.max(0, ...counts(least))
+  const max = Math.min(Number.POSITIVE_INFINITY, ...counts(most))
   return min > max ? contradict(parts, least, most) : { min, max }
 }
 
-export function lowest(parts: readonly Part[]): Bound {
-  return getLimit(parts, 'minimum', 'exclusiveMinimum', 1)
-}
-export function highest(parts: readonly Part[]): Bound {
-  const { value, ...rest } = getLimit(parts, 'maximum', 'exclusiveMaximum', -1)
-  return { value: -value, ...rest }
-}
-
-/** Returns the tightest lower limit of numbers multiplied by `sign`. */
-function getLimit(parts: readonly Part[], word: string, exclusive: string, sign: 1 | -1): Bound {
-  let found: Bound = { value: Number.NEGATIVE_INFINITY, excluded: false, at: '' }
-  const take = (value: unknown, excluded: boolean, at: string) => {
-    if (value === undefined) return
+/** Returns the tightest lower (`sign` 1) or upper (-1) limit of numbers. */
+export function getLimit(parts: readonly Part[], sign: 1 | -1) {
+  const [word, exclusive] = sign === 1 ? ['minimum', 'exclusiveMinimum'] : ['maximum', 'exclusiveMaximum']
+  let found = { value: -sign * Number.POSITIVE_INFINITY, excluded: false, at: '' }
+  const take = ({ value, at }: { value: unknown; at: string }, excluded: boolean) => {
     if (typeof value !== 'number') throw malformed(at, 'must be a number')
-    const bound = value * sign
-    if (bound > found.value || (bound === found.value && excluded)) found = { value: bound, excluded, at }
+    const more = sign * (value - found.value)
+    if (more > 0 || (value === found.value && excluded)) found = { value, excluded, at }
   }
-  for (const { schema, at } of parts) {
+  for (const part of parts) {
     // Before draft 6, the exclusive limits were true or false.
-    const flag = schema[exclusive]
-    take(schema[word], flag === true, `${at}/${word}`)
-    if (typeof flag !== 'boolean') take(flag, true, `${at}/${exclusive}`)
+    for (const each of given([part], word!)) take(each, part.schema[exclusive!] === true)
+    for (const each of given([part], exclusive!)) if (typeof each.value !== 'boolean') take(each, true)
   }
   return found
 }
 
-/** The schema that a limit belongs to. */
-export const getPlace = (low: Bound, high: Bound) => (low.at || high.at).replace(/\/[^/]*$/, '')
-
 /** Returns the types that all parts allow, or that their keywords apply to. Empty if values of all types fit. */
 export function getTypes(parts: readonly Part[]): string[] {
   let types: string[] | undefined
-  for (const { schema, at } of parts) {
-    if (schema.type === undefined || schema.type === '') continue
-    const given = [schema.type].flat()
-    if (given.length === 0 || !given.every(type => TYPES.includes(type as string))) {
-      throw malformed(`${at}/type`, `must be one of ${TYPES.join(', ')}, or a list of them`)
+  for (const { value, at } of given(parts, 'type')) {
+    if (value === undefined || value === '') continue
+    const allowed = [value].flat() as string[]
+    if (allowed.length === 0 || !allowed.every(type => TYPES.includes(type))) {
+      throw malformed(at, `must be one of ${TYPES.join(', ')}, or a list of them`)
     }
-    const allowed = given as string[]
     const both = types?.flatMap(type => {
       if (allowed.includes(type)) return [type]
-      if (type === 'number' && allowed.includes('integer')) return ['integer']
-      return type === 'integer' && allowed.includes('number') ? ['integer'] : []
+      const isNumber =
+        type === 'number' ? allowed.includes('integer') : type === 'integer' && allowed.includes('number')
+      return isNumber ? ['integer'] : []
     })
-    if (both?.length === 0)
-      throw new Never(`${at}/type`, `excludes the ${types!.join(' or ')} that is required beside it`)
+    if (both?.length === 0) throw new Never(at, `excludes the ${types!.join(' or ')} that is required beside it`)
     types = [...new Set(both ?? allowed)]
   }
   if (types) return types
-  const about = parts.flatMap(({ schema }) => Object.keys(schema).flatMap(word => ABOUT.get(word) ?? []))
+  const about = parts.flatMap(({ schema }) => Object.keys(schema).map(word => ABOUT.get(word)))
   return TYPES.filter(type => about.includes(type)).slice(0, 1)
 }
 
-/** Returns the values that all parts list, or undefined if none lists any. */
+/** Returns the different values that all parts list, or undefined if none lists any. */
 export function getValues(parts: readonly Part[]): unknown[] | undefined {
-  let values: Map<string, unknown> | undefined
-  for (const { schema, at } of parts) {
-    for (const word of ['const', 'enum']) {
-      if (!(word in schema)) continue
-      const listed = word === 'const' ? [schema.const] : schema.enum
-      if (!Array.isArray(listed)) throw malformed(`${at}/enum`, 'must be a list of values')
-      const allowed = new Map(listed.map(value => [toKey(value), value]))
-      const before: Map<string, unknown> = values ?? allowed
-      values = new Map([...before].filter(([key]) => allowed.has(key)))
-    }
+  const lists = given(parts, 'const').map(({ value }) => [value])
+  for (const { value, at } of given(parts, 'enum')) {
+    if (!Array.isArray(value)) throw malformed(at, 'must be a list of values')
+    lists.push(value)
   }
-  return values && [...values.values()]
+  const [first, ...others] = lists.map(list => new Map(list.map(value => [toKey(value), value])))
+  return first && [...first].flatMap(([key, value]) => (others.every(other => other.has(key)) ? [value] : []))
 }
 
 /** Returns JSON text that is the same for equal values. */
 function toKey(value: unknown): string {
-  if (typeof value !== 'object') return JSON.stringify(value)
   return JSON.stringify(value, (_, each) => (isObject(each) ? Object.fromEntries(Object.entries(each).sort()) : each))
 }
 
@@ -183,55 +155,28 @@ export function hasType(value: unknown, type: string): boolean {
   return type === 'object' ? isObject(value) : typeof value === type
 }
 
-/** Whether a value is within a schema's limits. Does not check the contents of the value. */
-export function fits(value: unknown, schema: Fields): boolean {
-  const parts = [{ schema, at: '' }]
+/** Whether a value is within the limits of all parts. Does not check the contents of the value. */
+export function fits(value: unknown, parts: readonly Part[]): boolean {
   const within = (count: number, least: string, most: string) => {
-    return !(count < Number(schema[least] ?? 0) || count > Number(schema[most] ?? Number.POSITIVE_INFINITY))
+    const { min, max } = getRange(parts, least, most)
+    return count >= min && count <= max
   }
   if (typeof value === 'number') {
-    const [low, high] = [lowest(parts), highest(parts)]
-    return (
-      (low.excluded ? value > low.value : value >= low.value) &&
-      (high.excluded ? value < high.value : value <= high.value)
-    )
+    const [low, high] = [getLimit(parts, 1), getLimit(parts, -1)]
+    const isLow = value < low.value || (value === low.value && low.excluded)
+    return !(isLow || value > high.value || (value === high.value && high.excluded))
   }
-  if (typeof value === 'string') {
-    return within([...value].length, 'minLength', 'maxLength')
-  }
+  if (typeof value === 'string') return within([...value].length, 'minLength', 'maxLength')
   if (Array.isArray(value)) return within(value.length, 'minItems', 'maxItems')
   if (!isObject(value)) return true
-  const { required } = schema
-  if (Array.isArray(required) && !required.every(name => typeof name !== 'string' || Object.hasOwn(value, name)))
-    return false
-  return within(Object.keys(value).length, 'minProperties', 'maxProperties')
-}
-
-export const hasPattern = ({ schema }: Part) => 'pattern' in schema && schema.pattern !== ''
-
-export function getPattern({ schema, at }: Part, length?: { min: number; max: number }) {
-  const { pattern } = schema
-  try {
-    if (typeof pattern === 'string') return compilePattern(pattern, length)
-  } catch (error) {
-    if (!(error instanceof SyntaxError)) throw error
-  }
-  throw malformed(`${at}/pattern`, 'must be a regular expression')
+  const required = given(parts, 'required').flatMap(({ value }) => value)
+  const isComplete = required.every(name => typeof name !== 'string' || Object.hasOwn(value, name))
+  return isComplete && within(Object.keys(value).length, 'minProperties', 'maxProperties')
 }
 
 /** @param word the keyword that contradicts another one, if present @throws Never */
 export function contradict(parts: readonly Part[], word: string, other: string): never {
-  const { at, schema } = parts.find(part => word in part.schema) ?? parts[0]!
-  throw new Never(word in schema ? `${at}/${word}` : at, `contradicts "${other}"`)
-}
-
-/** @throws TooCostly if the JSON text of a value is longer than about `left` characters */
-export function requireLength(value: unknown, left: number): number {
-  let rest = left - (typeof value === 'string' ? value.length : 8)
-  if (rest < 0) throw new TooCostly()
-  if (typeof value !== 'object' || value === null) return rest
-  for (const [name, each] of Object.entries(value)) rest = requireLength(each, rest - name.length)
-  return rest
+  throw new Never(given(parts, word)[0]?.at ?? parts[0]!.at, `contradicts "${other}"`)
 }
 
 /** Adds the parts' other keywords in order, also those that llama.cpp ignores, because models read tools' schemas. */
@@ -250,8 +195,6 @@ export function written(parts: readonly Part[], keywords: Fields): Fields {
 }
 
 export const listConstraints = (schema: Fields) => Object.keys(schema).filter(word => CONSTRAINTS.has(word))
-export const picked = (schema: Fields, words: readonly string[]) =>
-  Object.fromEntries(words.map(word => [word, schema[word]]))
 
 /** Unwraps `allOf` with one schema and no other keywords. Programs use this form to add descriptions to references. */
 export function withoutWrapping(part: Part): Part {
@@ -280,68 +223,47 @@ export function pointerToken(name: string): string {
   return encodeURIComponent(Buffer.from(name).toString().replaceAll('~', '~0').replaceAll('/', '~1'))
 }
 
-/** Alternatives that are compared with each other, at most. */
-const MAX_COMPARED = 50
+/** The depth to which alternatives are compared. */
+const MAX_COMPARED_DEPTH = 5
 
-interface LookUp {
-  /** Returns the schema to which a `$ref` refers. */
-  definition(reference: string): unknown
-  /** Counts a step. @throws TooCostly after too many */
-  step(): void
+/**
+ * Whether no value can fit both of two compiled schemas, such as alternatives of a `oneOf`: they have other types, other
+ * values, or a required property for which this is true.
+ * @param resolve returns the schema to which a `$ref` refers @param step counts a step. @throws TooCostly after too many
+ */
+export function areApart(
+  a: unknown,
+  b: unknown,
+  resolve: (reference: string) => unknown,
+  step: () => void,
+  depth = 0
+): boolean {
+  step()
+  const compare = (a: unknown, b: unknown) => areApart(a, b, resolve, step, depth + 1)
+  if (!isObject(a) || !isObject(b) || depth > MAX_COMPARED_DEPTH) return false
+  if (typeof a.$ref === 'string') return compare(resolve(a.$ref), b)
+  const choices = a.anyOf ?? a.oneOf
+  if (Array.isArray(choices)) return choices.every(each => compare(each, b))
+  if ('$ref' in b || 'anyOf' in b || 'oneOf' in b) return compare(b, a)
+  const [one, other] = [listValues(a), listValues(b)]
+  if (one && other) return !one.some(value => other.includes(value))
+  const [types, others] = [typesOf(a), typesOf(b)]
+  if (types.length > 0 && others.length > 0 && !types.some(type => others.includes(type))) return true
+  const common = [a.required, b.required].every(Array.isArray) ? (a.required as string[]) : []
+  return common.some(name => {
+    const [left, right] = [a.properties, b.properties].map(properties => (properties as Fields | undefined)?.[name])
+    return (b.required as string[]).includes(name) && left !== undefined && compare(left, right)
+  })
 }
 
-interface Facts {
-  types: string[]
-  values?: string[]
-  tags: Map<string, string[]>
+function listValues(schema: Fields): string[] | undefined {
+  const values = 'const' in schema ? [schema.const] : schema.enum
+  return Array.isArray(values) ? values.map(value => JSON.stringify(value)) : undefined
 }
 
-/** Whether no value can fit two of these alternatives of a `oneOf`, so that a grammar with `anyOf` enforces it. */
-export function areApart(alternatives: readonly Fields[], look: LookUp): boolean {
-  if (alternatives.length > MAX_COMPARED) return false
-  const facts = alternatives.map(each => getFacts(each, look))
-  return facts.every((a, index) =>
-    facts.slice(index + 1).every(b => {
-      if (!a || !b) return false
-      if (
-        !a.types.some(
-          type => b.types.includes(type) || (NUMBERS.includes(type) && NUMBERS.some(other => b.types.includes(other)))
-        )
-      )
-        return true
-      if (a.values && b.values) return !a.values.some(value => b.values!.includes(value))
-      return [...a.tags].some(
-        ([name, values]) => b.tags.has(name) && !values.some(value => b.tags.get(name)!.includes(value))
-      )
-    })
-  )
-}
-
-/** Collects the types of a schema's values, the values, and those of required properties, as JSON, if known. */
-function getFacts(schema: unknown, look: LookUp, depth = 0): Facts | undefined {
-  look.step()
-  if (!isObject(schema) || depth > 5) return undefined
-  if (typeof schema.$ref === 'string') {
-    return getFacts(look.definition(schema.$ref), look, depth + 1)
-  }
-  const choices = schema.anyOf ?? schema.oneOf
-  if (Array.isArray(choices)) {
-    const facts = choices.map(each => getFacts(each, look, depth + 1))
-    return facts.every(each => each !== undefined)
-      ? { types: facts.flatMap(({ types }) => types), tags: new Map() }
-      : undefined
-  }
-  const listed = 'const' in schema ? [schema.const] : Array.isArray(schema.enum) ? schema.enum : undefined
-  const values = listed?.map(value => JSON.stringify(value))
-  const types = listed
-    ? TYPES.filter(type => listed.some(value => hasType(value, type)))
-    : [schema.type].flat().map(String)
-  if (!listed && schema.type === undefined) return undefined
-  const tags = new Map<string, string[]>()
-  const { properties, required } = schema
-  for (const name of isObject(properties) && Array.isArray(required) ? required : []) {
-    const { values } = getFacts((properties as Fields)[name], look, depth + 1) ?? {}
-    if (values) tags.set(name, values)
-  }
-  return { types, ...(values && { values }), tags }
+/** The types of a schema's values. Empty if unknown. Integers are numbers too. */
+function typesOf(schema: Fields): string[] {
+  const values = listValues(schema)?.map(value => JSON.parse(value) as unknown)
+  const types = values ? TYPES.filter(type => values.some(value => hasType(value, type))) : [schema.type].flat()
+  return types.flatMap(type => (type === undefined ? [] : type === 'integer' ? 'number' : String(type)))
 }

@@ -1,15 +1,21 @@
-import { parseQuantifier } from './grammar-text.ts'
+import { type AST, RegExpParser } from '@eslint-community/regexpp'
 
 /** Pairs of first and last code points, sorted and disjoint. */
 type Ranges = readonly (readonly [number, number])[]
 
-/** A part of a regular expression, with the minimum and maximum characters that it matches. */
-type Part = { min: number; max: number } & (
-  | { kind: 'set'; ranges: Ranges }
-  | { kind: 'sequence' | 'choice'; parts: readonly Part[] }
-  | { kind: 'repeat'; part: Part; least: number; most: number }
-  | { kind: 'anchor'; sign: '^' | '$' }
-)
+/** A part of an expression in llama.cpp's form, with the minimum and maximum characters that it matches. */
+interface Written {
+  text: string
+  min: number
+  max: number
+  /** Nested parentheses. */
+  depth: number
+  /** Whether it is a list of alternatives. */
+  isChoice?: boolean
+  /** The characters of a part that is one character, or one repeated character. */
+  set?: Ranges
+  times?: readonly [least: number, most: number]
+}
 
 /** A valid regular expression that a grammar cannot enforce. */
 class Unsupported extends Error {
@@ -26,17 +32,20 @@ const MAX_CODE_POINT = 0x10_ff_ff
 /** Only sets up to this size admit control characters without a short escape in JSON. */
 const SMALL_SET = 64
 
-const DIGIT: Ranges = [[48, 57]]
-const WORD = union([...DIGIT, [65, 90], [95, 95], [97, 122]])
-const SPACE = fromText(
-  '\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff'
-)
-const LINE_ENDS = fromText('\n\r\u2028\u2029')
 const EVERYTHING: Ranges = [[0, MAX_CODE_POINT]]
-const CLASSES: Record<string, Ranges> = { d: DIGIT, w: WORD, s: SPACE }
-for (const [name, ranges] of Object.entries(CLASSES)) CLASSES[name.toUpperCase()] = complement(ranges)
-
-const CONTROLS: Record<string, number> = { t: 9, n: 10, v: 11, f: 12, r: 13, 0: 0 }
+const CLASSES = {
+  any: complement(fromText('\n\r\u2028\u2029')),
+  digit: fromText('0123456789'),
+  space: fromText(
+    '\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff'
+  ),
+  word: union([
+    [48, 57],
+    [65, 90],
+    [95, 95],
+    [97, 122]
+  ])
+}
 /** JSON's short escapes: the letter after the backslash. */
 const SHORT_ESCAPES = new Map([
   [8, 'b'],
@@ -46,16 +55,13 @@ const SHORT_ESCAPES = new Map([
   [13, 'r'],
   [34, '"'],
   [92, '\\\\']
-] as const)
-/** Characters that need no escape in a JSON string, without surrogates. */
-const PLAIN = union([
-  [32, 33],
-  [35, 91],
-  [93, 126],
-  [128, 0xd7_ff],
-  [0xe0_00, MAX_CODE_POINT]
 ])
+/** Characters that a JSON string must escape, and surrogates. */
+const ESCAPED = union([...fromText('"\\\x7f'), [0, 31], [0xd8_00, 0xdf_ff]])
 
+const parser = new RegExpParser()
+
+const NOTHING: Written = { text: '', min: 0, max: 0, depth: 0 }
 /** Any text, around an expression that is not anchored. */
 const ANYTHING = repeat(makeSet(EVERYTHING), 0, Number.POSITIVE_INFINITY)
 
@@ -64,41 +70,44 @@ const ANYTHING = repeat(makeSet(EVERYTHING), 0, Number.POSITIVE_INFINITY)
  * @param length limits of the text's length, enforced if the expression is one repeated set of characters
  * @returns undefined if no grammar can enforce any part of it @throws SyntaxError
  */
-export function compilePattern(
-  source: string,
-  length: { min: number; max: number } = { min: 0, max: Number.POSITIVE_INFINITY }
-) {
-  requireSyntax(source)
+export function compilePattern(source: string, length = { min: 0, max: Number.POSITIVE_INFINITY }) {
+  const { unicode } = toRegExp(source)
   return unlessUnsupported(() => {
-    const reader = new PatternReader(source)
-    let whole = withoutAnchors(reader.read())
-    const only = whole.kind === 'sequence' && whole.parts.length === 1 ? whole.parts[0]! : whole
-    if (only.kind === 'repeat' && only.part.kind === 'set' && only.min <= length.max && only.max >= length.min) {
-      whole = repeat(only.part, Math.max(only.least, length.min), Math.min(only.most, length.max))
-    }
     const writer = new PatternWriter()
-    const pattern = writer.whole(whole)
-    const loose = reader.loose || writer.loose
-    const matches = matcher(whole)
+    const { alternatives } = parser.parsePattern(source, 0, source.length, { unicode })
+    let whole = writer.choice(alternatives, true)
+    const { set, times } = whole
+    if (set && times && whole.min <= length.max && whole.max >= length.min) {
+      whole = repeat(makeSet(set), Math.max(times[0], length.min), Math.min(times[1], length.max))
+    }
     return {
       /** In llama.cpp's subset of regular expressions: the text between the quotation marks of a JSON string. */
-      pattern,
-      /** Whether it admits more than the given expression. It may then match texts that the given one does not. */
-      loose,
+      pattern: `^${whole.text}$`,
+      /** Whether it admits more than the given expression. */
+      loose: writer.loose,
       /** Characters of a matching text. */
       min: whole.min,
-      max: whole.max,
-      /** Whether a text matches. Undefined if that is unknown, or takes too long to find out. */
-      matches: (text: string) => matches(text) && (loose ? undefined : true)
+      max: whole.max
     }
   })
 }
 
+/** Older expressions are valid only without the flag `u`. @throws SyntaxError */
+function toRegExp(source: string): RegExp {
+  try {
+    return new RegExp(source, 'u')
+  } catch {
+    return new RegExp(source)
+  }
+}
+
+/** @throws SyntaxError */
 function unlessUnsupported<Result>(make: () => Result): Result | undefined {
   try {
     return make()
   } catch (error) {
-    if (error instanceof Unsupported) return undefined
+    // The parser's call stack is not unlimited.
+    if (error instanceof Unsupported || error instanceof RangeError) return undefined
     throw error
   }
 }
@@ -109,7 +118,7 @@ function unlessUnsupported<Result>(make: () => Result): Result | undefined {
  */
 export function textsPattern(texts: readonly string[]): string | undefined {
   if (texts.some(({ length }) => length > MAX_DEPTH)) return undefined
-  const part = (rest: readonly string[]): Part => {
+  const part = (rest: readonly string[]): Written => {
     const byFirst = new Map<number, string[]>()
     let ends = false
     for (const text of rest) {
@@ -121,21 +130,11 @@ export function textsPattern(texts: readonly string[]): string | undefined {
         byFirst.set(first, rests)
       }
     }
-    const parts = [...byFirst].map(([first, rests]) => sequence([character(first), part(rests)]))
-    const made = choice(parts)
-    if (parts.length === 0) return sequence([])
-    return ends ? choice([made, sequence([])]) : made
+    if (byFirst.size === 0) return NOTHING
+    const parts = [...byFirst].map(([first, rests]) => sequence([makeSet([[first, first]]), part(rests)]))
+    return choice(ends ? [choice(parts), NOTHING] : parts)
   }
-  return unlessUnsupported(() => new PatternWriter().whole(part(texts)))
-}
-
-/** Older expressions are valid only without the flag `u`. @throws SyntaxError */
-function requireSyntax(source: string): void {
-  try {
-    new RegExp(source, 'u')
-  } catch {
-    new RegExp(source)
-  }
+  return unlessUnsupported(() => `^${part(texts).text}$`)
 }
 
 // ---- sets ----------------------------------------------------------------------------------------------------------
@@ -165,274 +164,76 @@ function complement(ranges: Ranges): Ranges {
   return made
 }
 
-const intersection = (a: Ranges, b: Ranges) => complement(union([...complement(a), ...complement(b)]))
-const has = (ranges: Ranges, code: number) => ranges.some(([low, high]) => code >= low && code <= high)
-const getSize = (ranges: Ranges) => ranges.reduce((sum, [low, high]) => sum + high - low + 1, 0)
-
-// ---- parts ---------------------------------------------------------------------------------------------------------
-
-function makeSet(ranges: Ranges): Part {
-  return { kind: 'set', ranges, min: 1, max: 1 }
-}
-function character(code: number): Part {
-  return makeSet([[code, code]])
-}
-function sequence(parts: readonly Part[]): Part {
-  const sum = (of: 'min' | 'max') => parts.reduce((total, part) => total + part[of], 0)
-  return { kind: 'sequence', parts, min: sum('min'), max: sum('max') }
-}
-function choice(parts: readonly Part[]): Part {
-  if (parts.length === 1) return parts[0]!
-  const [min, max] = [Math.min(...parts.map(each => each.min)), Math.max(...parts.map(each => each.max))]
-  return { kind: 'choice', parts, min, max }
-}
-function repeat(part: Part, least: number, most: number): Part {
-  return { kind: 'repeat', part, least, most, min: part.min * least, max: most === 0 ? 0 : part.max * most || 0 }
+function without(ranges: Ranges, others: Ranges): Ranges {
+  return complement(union([...complement(ranges), ...others]))
 }
 
-/** Returns an expression for the whole text. Each alternative may be anchored at its ends. @throws Unsupported */
-function withoutAnchors(part: Part): Part {
-  if (part.kind === 'choice') return choice(part.parts.map(withoutAnchors))
-  let parts = part.kind === 'sequence' ? part.parts : [part]
-  if (parts.length === 1 && parts[0]!.kind === 'choice') return withoutAnchors(parts[0]!)
-  const isAnchor = (each: Part | undefined, sign: string) => each?.kind === 'anchor' && each.sign === sign
-  const begins = isAnchor(parts[0], '^')
-  while (isAnchor(parts[0], '^')) parts = parts.slice(1)
-  const ends = isAnchor(parts.at(-1), '$')
-  while (isAnchor(parts.at(-1), '$')) parts = parts.slice(0, -1)
-  return sequence([...(begins ? [] : [ANYTHING]), ...parts, ...(ends ? [] : [ANYTHING])])
+function has(ranges: Ranges, code: number): boolean {
+  return ranges.some(([low, high]) => code >= low && code <= high)
 }
 
-/** Maximum steps for all matches of one expression, because untrusted input must not block the thread. */
-const MAX_STEPS = 200_000
-
-function matcher(whole: Part) {
-  let steps = 0
-  let codes: number[] = []
-  /** Returns the positions in the text after the part. @param from positions at which the part may begin */
-  const ends = (part: Part, from: ReadonlySet<number>): ReadonlySet<number> => {
-    steps += 1 + from.size
-    if (steps > MAX_STEPS) return new Set()
-    switch (part.kind) {
-      case 'anchor':
-        return from
-      case 'set':
-        return new Set([...from].filter(at => at < codes.length && has(part.ranges, codes[at]!)).map(at => at + 1))
-      case 'sequence':
-        return part.parts.reduce((reached, each) => ends(each, reached), from)
-      case 'choice':
-        return new Set(part.parts.flatMap(each => [...ends(each, from)]))
-      case 'repeat': {
-        const found = new Set(part.least === 0 ? from : [])
-        let reached = from
-        for (let count = 1; count <= part.most && reached.size > 0 && steps <= MAX_STEPS; count++) {
-          reached = ends(part.part, reached)
-          if (count < part.least) continue
-          const before = found.size
-          for (const at of reached) found.add(at)
-          if (found.size === before) break
-        }
-        return found
-      }
-    }
-  }
-  return (text: string) => {
-    if (steps > MAX_STEPS) return undefined
-    codes = [...text].map(each => each.codePointAt(0)!)
-    const found = ends(whole, new Set([0])).has(codes.length)
-    return steps > MAX_STEPS ? undefined : found
-  }
-}
-
-class PatternReader {
-  /** Whether the result admits more than the source, because assertions are ignored. */
-  loose = false
-  readonly #source: string
-  #at = 0
-
-  constructor(source: string) {
-    this.#source = source
-  }
-
-  read(): Part {
-    const part = this.#alternatives(0)
-    if (this.#at < this.#source.length) throw new Unsupported()
-    return part
-  }
-
-  #take(expression: RegExp): string | undefined {
-    expression.lastIndex = this.#at
-    const found = expression.exec(this.#source)?.[0]
-    this.#at += found?.length ?? 0
-    return found
-  }
-
-  #alternatives(depth: number): Part {
-    if (depth > MAX_DEPTH) throw new Unsupported()
-    const parts = [this.#sequence(depth)]
-    while (this.#take(/\|/y)) parts.push(this.#sequence(depth))
-    return choice(parts)
-  }
-
-  #sequence(depth: number): Part {
-    const parts: Part[] = []
-    for (;;) {
-      const part = this.#atom(depth)
-      if (!part) return parts.length === 1 ? parts[0]! : sequence(parts)
-      const quantifier = this.#take(/[*+?]|\{\d+(?:,\d*)?\}/y)
-      if (quantifier === undefined) parts.push(part)
-      else {
-        this.#take(/\?/y)
-        parts.push(repeat(part, ...parseQuantifier(quantifier)))
-      }
-    }
-  }
-
-  #atom(depth: number): Part | undefined {
-    if (this.#at >= this.#source.length || /[|)]/.test(this.#source[this.#at]!)) return undefined
-    const group = this.#take(/\((?:\?(?:<?[=!]|:|<[^>]*>))?/y)
-    if (group) {
-      if (this.#source[this.#at] === '?') throw new Unsupported()
-      const part = this.#alternatives(depth + 1)
-      if (!this.#take(/\)/y)) throw new Unsupported()
-      return /[=!]$/.test(group) ? this.#loosely(sequence([])) : part
-    }
-    if (this.#take(/\\[bB]/y)) return this.#loosely(sequence([]))
-    if (this.#take(/\\(?:[1-9]\d*|k<[^>]*>)/y)) return this.#loosely(ANYTHING)
-    const anchor = this.#take(/[$^]/y) as '^' | '$' | undefined
-    if (anchor) return { kind: 'anchor', sign: anchor, min: 0, max: 0 }
-    if (this.#take(/\./y)) return makeSet(complement(LINE_ENDS))
-    if (this.#take(/\[/y)) return makeSet(this.#class())
-    return makeSet(this.#member())
-  }
-
-  #loosely<Read>(read: Read): Read {
-    this.loose = true
-    return read
-  }
-
-  #class(): Ranges {
-    const negated = this.#take(/\^/y) !== undefined
-    const ranges: (readonly [number, number])[] = []
-    while (!this.#take(/\]/y)) {
-      const low = this.#member(true)
-      const isRange = getSize(low) === 1 && this.#source[this.#at] === '-' && this.#source[this.#at + 1] !== ']'
-      if (!isRange) ranges.push(...low)
-      else {
-        this.#at++
-        const high = this.#member(true)
-        // A class at the end of a range, as in `[a-\d]`, makes three members.
-        if (getSize(high) === 1) ranges.push([low[0]![0], high[0]![0]])
-        else ranges.push(...low, [45, 45], ...high)
-      }
-    }
-    return negated ? complement(union(ranges)) : union(ranges)
-  }
-
-  /** Parses one character or escape. */
-  #member(inClass = false): Ranges {
-    if (this.#take(/\\[pP]\{[^}]*\}/y)) return this.#loosely(EVERYTHING)
-    const written = this.#take(
-      /\\(?:x[0-9a-fA-F]{2}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]{1,6}\}|c[a-zA-Z]|.)/suy
-    )
-    if (written === undefined) {
-      const code = this.#source.codePointAt(this.#at)
-      if (code === undefined) throw new Unsupported()
-      this.#at += code > 0xffff ? 2 : 1
-      return [[code, code]]
-    }
-    const code = parseEscape(written, inClass)
-    if (code !== undefined) return [[code, code]]
-    const known = CLASSES[written[1]!]
-    if (!known) throw new Unsupported()
-    return known
-  }
-}
-
-/** Returns the character of an escape. Undefined for classes such as `\d` and `\b`. */
-function parseEscape(written: string, inClass: boolean): number | undefined {
-  const [, sign = ''] = written
-  if (written.length > 8) {
-    const [high, low] = [written.slice(2, 6), written.slice(8, 12)].map(digits => Number.parseInt(digits, 16))
-    if (written[2] !== '{') return String.fromCharCode(high!, low!).codePointAt(0)
-  }
-  if (written.length > 2) {
-    if (sign === 'c') return written.charCodeAt(2) % 32
-    return Number.parseInt(written.replace(/[^0-9a-fA-F]|^\\x/g, ''), 16)
-  }
-  if (Object.hasOwn(CONTROLS, sign)) return CONTROLS[sign]
-  if (sign === 'b' && inClass) return 8
-  return /[0-9a-zA-Z]/.test(sign) ? undefined : sign.codePointAt(0)
+function getSize(ranges: Ranges): number {
+  return ranges.reduce((sum, [low, high]) => sum + high - low + 1, 0)
 }
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 
-class PatternWriter {
-  loose = false
-  #depth = 0
+function sequence(parts: readonly Written[]): Written {
+  if (parts.length === 1) return parts[0]!
+  const written = parts.map(part => (part.isChoice ? group(part) : part))
+  const sum = (of: 'min' | 'max') => parts.reduce((total, part) => total + part[of], 0)
+  const depth = Math.max(0, ...written.map(part => part.depth))
+  return { text: written.map(({ text }) => text).join(''), min: sum('min'), max: sum('max'), depth }
+}
 
-  whole(part: Part): string {
-    return `^${this.write(part)}$`
-  }
+function choice(parts: readonly Written[]): Written {
+  if (parts.length === 1) return parts[0]!
+  const [min, max] = [Math.min(...parts.map(each => each.min)), Math.max(...parts.map(each => each.max))]
+  const depth = Math.max(...parts.map(part => part.depth))
+  return { text: parts.map(({ text }) => text).join('|'), min, max, depth, isChoice: true }
+}
 
-  write(part: Part): string {
-    switch (part.kind) {
-      case 'anchor':
-        this.loose = true
-        return ''
-      case 'set':
-        return this.#set(part.ranges, false)
-      case 'sequence':
-        return part.parts.map(each => (each.kind === 'choice' ? this.#group(each) : this.write(each))).join('')
-      case 'choice':
-        return part.parts.map(each => this.write(each)).join('|')
-      case 'repeat':
-        return this.#repeat(part)
-    }
-  }
+/** @throws Unsupported */
+function group({ text, min, max, depth }: Written): Written {
+  if (depth >= MAX_DEPTH) throw new Unsupported()
+  return { text: `(${text})`, min, max, depth: depth + 1 }
+}
 
-  #group(part: Part): string {
-    if (++this.#depth > MAX_DEPTH) throw new Unsupported()
-    const text = `(${this.write(part)})`
-    this.#depth--
-    return text
+/** @throws Unsupported */
+function repeat(part: Written, least: number, most: number): Written {
+  if (most === 0 || part.max === 0) return NOTHING
+  if (least > MAX_REPETITIONS) throw new Unsupported()
+  if (least === 1 && most === 1) return part
+  const set = part.times ? undefined : part.set
+  const { text, depth } = set ? makeSet(set, true) : group(part)
+  const bounds = `${least},${most > MAX_REPETITIONS ? '' : most}`
+  const signs: Record<string, string> = { '0,': '*', '1,': '+', '0,1': '?' }
+  // llama.cpp multiplies repetitions by everything inside, unless their limits are written out.
+  const sign = text.includes('{') || text.length > LONG_GROUP ? undefined : signs[bounds]
+  return {
+    text: text + (sign ?? (least === most ? `{${least}}` : `{${bounds}}`)),
+    min: part.min * least,
+    max: most > MAX_REPETITIONS ? Number.POSITIVE_INFINITY : part.max * most,
+    depth,
+    ...(set && { set, times: [least, most] })
   }
+}
 
-  #repeat({ part, least, most }: Extract<Part, { kind: 'repeat' }>): string {
-    if (most === 0 || part.max === 0) return ''
-    if (least > MAX_REPETITIONS) throw new Unsupported()
-    if (least === 1 && most === 1) return part.kind === 'choice' ? this.#group(part) : this.write(part)
-    if (most !== Number.POSITIVE_INFINITY && most > MAX_REPETITIONS) this.loose = true
-    const bound = most > MAX_REPETITIONS ? '' : `${most}`
-    const text = part.kind === 'set' ? this.#set(part.ranges, true) : this.#group(part)
-    const bounds = `${least},${bound}`
-    const signs: Record<string, string> = { '0,': '*', '1,': '+', '0,1': '?' }
-    // llama.cpp multiplies repetitions by everything inside, unless their limits are written out.
-    const sign = text.includes('{') || text.length > LONG_GROUP ? undefined : signs[bounds]
-    return `${text}${sign ?? (least === most ? `{${least}}` : `{${bounds}}`)}`
+/** Writes one character of a JSON string from a set. Characters with a meaning in JSON are escaped. */
+function makeSet(set: Ranges, isRepeated = false): Written {
+  const plain = without(set, ESCAPED)
+  const letters = [...SHORT_ESCAPES].flatMap(([code, letter]) => (has(set, code) ? [letter] : []))
+  const parts: string[] = []
+  if (plain.length === 1 && getSize(plain) === 1 && !isRepeated) parts.push(literal(plain[0]![0]))
+  else if (plain.length > 0) parts.push(`[${plain.map(rangeText).join('')}]`)
+  if (letters.length > 0) parts.push(`\\\\[${letters.join('')}]`)
+  for (let code = 0; code < 32 && getSize(set) <= SMALL_SET; code++) {
+    const isOther = has(set, code) && !SHORT_ESCAPES.has(code)
+    if (isOther) parts.push(`\\\\u00${code.toString(16).padStart(2, '0')}`)
   }
-
-  /** Writes one character of a JSON string from a set. Characters with a meaning in JSON are escaped. */
-  #set(ranges: Ranges, isRepeated: boolean): string {
-    const plain = intersection(ranges, PLAIN)
-    const letters: string[] = []
-    for (const [code, letter] of SHORT_ESCAPES) if (has(ranges, code)) letters.push(letter)
-    const others: string[] = []
-    if (getSize(ranges) <= SMALL_SET) {
-      for (let code = 0; code < 32; code++) {
-        const isOther = has(ranges, code) && !SHORT_ESCAPES.has(code as never)
-        if (isOther) others.push(`\\\\u00${code.toString(16).padStart(2, '0')}`)
-      }
-    }
-    const alternatives: string[] = []
-    if (plain.length === 1 && getSize(plain) === 1 && !isRepeated) alternatives.push(literal(plain[0]![0]))
-    else if (plain.length > 0) alternatives.push(`[${plain.map(rangeText).join('')}]`)
-    if (letters.length > 0) alternatives.push(`\\\\[${letters.join('')}]`)
-    alternatives.push(...others)
-    if (alternatives.length === 0) throw new Unsupported()
-    if (alternatives.length === 1 && !(isRepeated && plain.length === 0)) return alternatives[0]!
-    return `(${alternatives.join('|')})`
-  }
+  if (parts.length === 0) throw new Unsupported()
+  const isAlone = parts.length === 1 && (!isRepeated || plain.length > 0)
+  return { text: isAlone ? parts[0]! : `(${parts.join('|')})`, min: 1, max: 1, depth: isAlone ? 0 : 1, set }
 }
 
 function literal(code: number): string {
@@ -453,7 +254,91 @@ function rangeText([low, high]: readonly [number, number]): string {
 function visible(code: number): string {
   const text = String.fromCodePoint(code)
   if (/^[\x20-\x7e\p{L}\p{N}]$/u.test(text)) return text
-  return code > 0xffff ? `\\U${hex(code, 8)}` : `\\u${hex(code, 4)}`
+  const digits = code.toString(16).toUpperCase()
+  return code > 0xffff ? `\\U${digits.padStart(8, '0')}` : `\\u${digits.padStart(4, '0')}`
 }
 
-const hex = (code: number, digits: number) => code.toString(16).toUpperCase().padStart(digits, '0')
+type Member = AST.CharacterClassElement | AST.CharacterClass | AST.Character | AST.CharacterSet
+
+class PatternWriter {
+  /** Whether the result admits more than the source. */
+  loose = false
+
+  /** @param isWhole whether the alternatives are the whole text. Each may then be anchored at its ends */
+  choice(alternatives: readonly AST.Alternative[], isWhole = false): Written {
+    return choice(alternatives.map(({ elements }) => (isWhole ? this.#whole(elements) : this.#sequence(elements))))
+  }
+
+  #sequence(elements: readonly AST.Element[]): Written {
+    return elements.length === 0 ? NOTHING : sequence(elements.map(element => this.#write(element)))
+  }
+
+  #whole(elements: readonly AST.Element[]): Written {
+    const [only] = elements
+    if (elements.length === 1 && (only!.type === 'Group' || only!.type === 'CapturingGroup')) {
+      return this.choice(only!.alternatives, true)
+    }
+    const isAnchor = (at: number, kind: 'start' | 'end') => {
+      const element = elements[at]
+      return element?.type === 'Assertion' && element.kind === kind
+    }
+    let [from, to] = [0, elements.length]
+    while (isAnchor(from, 'start')) from++
+    while (to > from && isAnchor(to - 1, 'end')) to--
+    const text = this.#sequence(elements.slice(from, to))
+    return sequence([...(from > 0 ? [] : [ANYTHING]), text, ...(to < elements.length ? [] : [ANYTHING])])
+  }
+
+  #loosely(written: Written): Written {
+    this.loose = true
+    return written
+  }
+
+  #write(element: AST.Element): Written {
+    switch (element.type) {
+      case 'Group':
+      case 'CapturingGroup':
+        if ('modifiers' in element && element.modifiers) throw new Unsupported()
+        return this.choice(element.alternatives)
+      case 'Quantifier': {
+        const { min, max } = element
+        if (max !== Number.POSITIVE_INFINITY && max > MAX_REPETITIONS) this.loose = true
+        return repeat(this.#write(element.element), min, max)
+      }
+      case 'Assertion':
+        return this.#loosely(NOTHING)
+      case 'Backreference':
+        return this.#loosely(ANYTHING)
+      case 'ExpressionCharacterClass':
+        throw new Unsupported()
+      default:
+        return makeSet(this.#ranges(element))
+    }
+  }
+
+  #ranges(member: Member): Ranges {
+    switch (member.type) {
+      case 'Character':
+        // In other dialects, `\A` and `\z` are assertions.
+        if (/^\\[A-Za-z]$/.test(member.raw) && member.raw[1] === String.fromCodePoint(member.value)) {
+          throw new Unsupported()
+        }
+        return [[member.value, member.value]]
+      case 'CharacterClassRange':
+        return [[member.min.value, member.max.value]]
+      case 'CharacterSet':
+        if (member.kind === 'any') return CLASSES.any
+        if (member.kind !== 'property') {
+          return member.negate ? complement(CLASSES[member.kind]) : CLASSES[member.kind]
+        }
+        this.loose = true
+        return EVERYTHING
+      case 'CharacterClass': {
+        const set = union(member.elements.flatMap(each => this.#ranges(each as Member)))
+        return member.negate ? complement(set) : set
+      }
+      default:
+        throw new Unsupported()
+    }
+  }
+}

@@ -88,10 +88,6 @@ t.test('untrusted schemas take little time and memory', async t => {
   const refused: Record<string, Schema> = {
     'alternatives that multiply': { allOf: Array.from({ length: 40 }, () => ({ anyOf: [word, { minLength: 1 }] })) },
     'nested alternatives': times(20, word, both),
-    'comparisons that multiply': {
-      oneOf: [{ $ref: '#/$defs/n0' }, digit],
-      $defs: { ...named(5, index => ({ anyOf: Array.from({ length: 40 }, () => next(index)) })), n5: word }
-    },
     'lengths of many texts': object(named(200, () => ({ type: 'string', maxLength: 2000 })))
   }
   for (const [title, schema] of Object.entries(refused)) t.throws(() => engineSchema(schema), TooCostly, title)
@@ -107,7 +103,11 @@ t.test('untrusted schemas take little time and memory', async t => {
       prefixItems: [{ type: 'null' }],
       items,
       minItems: 17
-    }))
+    })),
+    'comparisons that multiply': {
+      oneOf: [{ $ref: '#/$defs/n0' }, digit],
+      $defs: { ...named(5, index => ({ anyOf: Array.from({ length: 40 }, () => next(index)) })), n5: word }
+    }
   }
   for (const [title, schema] of Object.entries(accepted)) {
     const { length } = JSON.stringify(engineSchema(schema).schema)

@@ -1,16 +1,16 @@
 import t from 'tap'
 import { countWays, type Element, TooCostly } from '../../../runtimes/llama-server/grammar-cost.ts'
 import { readGrammar } from '../../../runtimes/llama-server/grammar-text.ts'
-import { schemaGrammar } from '../../../runtimes/llama-server/schema-grammar.ts'
+import { schemaGrammar, textMatcher } from '../../../runtimes/llama-server/schema-grammar.ts'
 import { compilePattern, textsPattern } from '../../../runtimes/llama-server/schema-pattern.ts'
 import { readFixture } from '../../support/fixture.ts'
 import { randomBelow } from '../../support/random.ts'
 
 const cases = readFixture<{
   admitted: string[]
-  matched: string[]
   loose: [source: string, pattern: string][]
   entirelyLoose: string[]
+  matched: string[]
   malformed: string[]
   tightened: [source: string, min: number, max: number | null, pattern: string][]
 }>('pattern-cases.yaml')
@@ -23,9 +23,10 @@ function sample(pattern: string): string {
   const write = (rule: number, depth: number): string => {
     const alternatives = rules[rule]!
     // Long repetitions end.
-    const shortest = alternatives.find(({ length }) => length === 0)
-    const chosen = shortest && depth > 40 ? shortest : alternatives[next(alternatives.length)]!
-    return chosen.map((each: Element) => ('rule' in each ? write(each.rule, depth + 1) : characterOf(each))).join('')
+    let at = depth > 40 && alternatives.includes(undefined) ? undefined : alternatives[next(alternatives.length)]
+    let text = ''
+    for (; at; at = at.next) text += 'rule' in at.element ? write(at.element.rule, depth + 1) : characterOf(at.element)
+    return text
   }
   return write(0, 0)
 }
@@ -45,7 +46,7 @@ t.test('grammars of patterns admit only JSON strings that match', async t => {
       const json = sample(compiled!.pattern)
       const text = JSON.parse(json)
       const { length } = [...text]
-      if (!expression.test(text) || compiled!.matches(text) === false) faults.push(json)
+      if (!expression.test(text)) faults.push(json)
       if (length < compiled!.min || length > compiled!.max) faults.push(`length of ${json}`)
     }
     t.same(faults, [], source)
@@ -61,9 +62,9 @@ function regexOf(source: string): RegExp {
 }
 
 t.test('texts match like the regular expression', async t => {
-  const letters = ['a', 'b', 'ab', '"', '\\', '\n', '1', ' ', 'é', '😀']
+  const letters = ['a', 'b', 'ab', '"', '\\', '1', ' ', 'é', '😀']
   for (const source of cases.matched) {
-    const { matches } = compilePattern(source)!
+    const matches = textMatcher(compilePattern(source)!.pattern)
     const faults: string[] = []
     for (let count = 0; count < 200; count++) {
       const text = Array.from({ length: next(6) }, () => letters[next(letters.length)]).join('')
@@ -71,27 +72,22 @@ t.test('texts match like the regular expression', async t => {
     }
     t.same(faults, [], source)
   }
-  t.equal(compilePattern('^((a?){1000}){1000}$')!.matches('a'.repeat(1000)), undefined, 'a match that takes long')
+  t.equal(textMatcher('^[a]*$')('\n'), undefined, 'a character that JSON may write in two ways')
+  const slow = textMatcher(compilePattern('^((a?){1000}){1000}$')!.pattern)
+  t.equal(slow('a'.repeat(1000)), undefined, 'a match that takes long')
 })
 
 t.test('patterns that grammars cannot enforce entirely are loose', async t => {
   for (const [source, pattern] of cases.loose) {
     const compiled = compilePattern(source)!
     t.match(compiled, { pattern, loose: true }, source)
-    t.equal(compiled.matches('word'), source.includes('wor') ? undefined : false, source)
   }
   for (const source of cases.entirelyLoose) {
     const { loose, pattern } = compilePattern(source)!
     t.ok(loose, source)
     for (let count = 0; count < 20; count++) t.type(JSON.parse(sample(pattern)), 'string')
   }
-  for (const source of [
-    '^[]$',
-    String.raw`^[^\p{L}]$`,
-    '^a{2001}$',
-    String.raw`^\Aab\z$`,
-    `^${'('.repeat(500)}a${')'.repeat(500)}$`
-  ]) {
+  for (const source of ['^[]$', String.raw`^[^\p{L}]$`, '^a{2001}$', String.raw`^\Aab\z$`]) {
     t.equal(compilePattern(source), undefined, source.slice(0, 20))
   }
   for (const source of cases.malformed) {
