@@ -6,7 +6,6 @@ import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import { createEngineLogs } from './engine-logs.ts'
-import { estimateMemory } from './memory/fit-params.ts'
 import { createMemoryEstimates } from './memory/memory-estimates.ts'
 import { createPromptCache } from './prompt-cache/prompt-cache.ts'
 import { getMemoryBudget } from './prompt-cache/retention.ts'
@@ -15,7 +14,7 @@ import { createLlamaServerProvider } from './provider.ts'
 import { createRpcWorkers } from './rpc-workers.ts'
 import { KNOWN_OPTIONS } from './safe-fields.ts'
 import { knownFlags } from './server-facts.ts'
-import { createSpeculation } from './speculation/speculation.ts'
+import { createSpeculation } from './speculation.ts'
 import { checkTemplate } from './template-check.ts'
 import { listTunables } from './tunables.ts'
 
@@ -43,8 +42,6 @@ export default definePlugin({
         return engines.settings.gpuMemory
       },
       hostMemory: () => engines.hostMemory(),
-      fit: (build, spec, signal) =>
-        estimateMemory(build, spec, { log, signal, environment: runtimes.environment(build), extraArguments }),
       log
     })
     const directory = join(paths.cache, 'prompts')

@@ -17,7 +17,7 @@ import type { MemoryEstimates, MemoryNeed } from './memory/memory-estimates.ts'
 import type { PromptCache } from './prompt-cache/prompt-cache.ts'
 import type { RpcWorkers } from './rpc-workers.ts'
 import { KNOWN_OPTIONS } from './safe-fields.ts'
-import { type Chosen, type SpeculationChooser, withMethod } from './speculation/speculation.ts'
+import { type Chosen, type SpeculationChooser, withMethod } from './speculation.ts'
 
 /** One of these capabilities is enough. llama-server would load other models all the same and answer nonsense. */
 const ENOUGH: Record<string, readonly Capability[]> = {
@@ -94,7 +94,8 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       need,
       chosen,
       use: need.use,
-      certain: need.from !== 'metadata',
+      // Without a shape, a typical model is assumed.
+      certain: need.from === 'learned' || need.facts.files.shape !== undefined,
       explain: budget => memory.explain(launch, need, budget)
     }
   }

@@ -33,8 +33,8 @@ const MERGE = 192
 export interface EngineNeed {
   /** Bytes by pool: `host`, or the id of a device of the build. */
   use: MemoryUse
-  /** The source of the numbers: an earlier engine's own report, llama-fit-params, or the file's metadata (a guess). */
-  from: 'learned' | 'fit' | 'metadata'
+  /** The source of the numbers: an earlier engine's own report, or the file's metadata. */
+  from: 'learned' | 'metadata'
   /** Bytes in all pools together, for messages. */
   parts: { weights: number; cache: number; compute: number }
   /** Limits that the engine must be started with (`LaunchSpec.bounds`) to stay within the estimate. */
@@ -184,8 +184,6 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
     bounds,
     weights: (shape ? totalWeights(shape, copies) : files.size) + files.loras,
     cache,
-    /** Part of `core`: output buffers for each token of a batch, which not every build reserves. */
-    logits: shape && chat ? 4 * shape.vocabulary * options.batch : 0,
     /** Whether the placement is certain: all layers fit on the devices, their number was given, or there is no device. */
     settled
   }
@@ -239,29 +237,9 @@ export function engineFlags(list: readonly string[]) {
 /** Factor by which a retry after running out of memory is assumed to need more. */
 const MORE = 1.1
 
-/**
- * Adds to the figures of llama-fit-params what they leave out: weights packed for the processor, LoRA, projector, draft
- * model and the process. On the processor alone, llama-fit-params includes an output for every token of a batch, which
- * llama-server does not allocate. That much may be surplus, but the result is never below the metadata's estimate.
- * Returns undefined if llama.cpp places the layers itself and not all of them fit, because llama-fit-params does not
- * see this.
- */
-export function fromFit(fit: MemoryUse, estimated: MetadataEstimate, devices: readonly Device[]) {
-  if (!estimated.settled) return undefined
-  if (devices.length === 0) {
-    const core = estimated.core.host ?? 0
-    return addUse({ host: Math.max(core, (fit.host ?? 0) - estimated.logits) }, estimated.draft, estimated.unreported)
-  }
-  const left = Math.max(0, estimated.weights + estimated.cache - getTotal(fit))
-  return addUse(fit, { host: left }, estimated.draft, estimated.unreported)
-}
-
-/** Returns the memory used from the start by metadata. @param old whether an output for every token may be reserved */
-export function fromMetadata(estimated: MetadataEstimate, devices: readonly Device[], old: boolean): MemoryUse {
-  const { core, draft, unreported, logits } = estimated
-  const where = devices.length === 0 ? ['host'] : [...new Set(devices.map(({ pool }) => pool))]
-  const more = old ? where.map(pool => ({ [pool]: logits })) : []
-  return addUse(core, draft, unreported, ...more)
+/** Returns the memory used from the start by metadata. */
+export function fromMetadata({ core, draft, unreported }: MetadataEstimate): MemoryUse {
+  return addUse(core, draft, unreported)
 }
 
 /** Returns the memory used from the start by the engine's report. `resident` is what the system reports. */

@@ -21,7 +21,6 @@ import {
   type EnginePlace,
   engineFiles,
   estimateFromMetadata,
-  fromFit,
   fromMetadata,
   fromReport,
   getTotal,
@@ -36,7 +35,6 @@ export interface MemoryNeed extends EngineNeed {
 interface EngineFacts {
   /** Engines with the same key use the same memory. */
   key: string
-  build: Build
   files: EngineFiles
   where: EnginePlace
   pools: Pick<DevicePools, 'getPool'>
@@ -45,10 +43,7 @@ interface EngineFacts {
 
 export type MemoryEstimates = ReturnType<typeof createMemoryEstimates>
 
-/** Maximum number of cached estimates of llama-fit-params. */
-const KEPT = 100
-
-/** Estimates engines by an earlier engine with the same key, otherwise by llama-fit-params, otherwise by metadata. */
+/** Estimates engines by an earlier engine with the same key, otherwise by metadata. */
 export function createMemoryEstimates(deps: {
   runtimes: Pick<Runtimes, 'current'>
   hardware: HardwareService
@@ -58,13 +53,10 @@ export function createMemoryEstimates(deps: {
   gpuMemory?: number | undefined
   /** Bytes of the machine's memory that all engines together may use now. */
   hostMemory(): Promise<number>
-  /** Runs llama-fit-params for an engine. Undefined if it cannot estimate it. */
-  fit(build: Build, spec: LaunchSpec, signal: AbortSignal): Promise<MemoryUse | undefined>
   log: EngineLog
 }) {
   const { runtimes, hardware } = deps
   const learned = createLearnedNeeds(deps.directory, deps.log)
-  const fits = new Map<string, MemoryUse | undefined>()
   const writing = new Set<Promise<void>>()
 
   const machine = async () => hardware.known() ?? (await hardware.detect())
@@ -89,26 +81,11 @@ export function createMemoryEstimates(deps: {
       ...('shares' in pools && pools.shares && { shares: pools.shares })
     }
     const estimated = estimateFromMetadata(spec, files, where)
-    return { key: needKey(spec, build), build, files, where, pools, estimated }
+    return { key: needKey(spec, build), files, where, pools, estimated }
   }
 
   const inPools = (use: MemoryUse, { getPool }: Pick<DevicePools, 'getPool'>) =>
     addUse(...Object.entries(use).map(([device, bytes]) => ({ [getPool(device)]: bytes })))
-
-  async function rateFit(spec: LaunchSpec, { key, build, pools }: EngineFacts, signal: AbortSignal) {
-    // The estimate would connect to workers, which may still serve the engine that this one replaces.
-    if (spec.workers?.length) return undefined
-    if (!fits.has(key)) {
-      const fit = await deps.fit(build, spec, signal)
-      fits.set(key, fit && inPools(fit, pools))
-      if (fits.size > KEPT) fits.delete(fits.keys().next().value!)
-    }
-    return fits.get(key)
-  }
-
-  /** Builds without llama-fit-params are older than llama.cpp's limit on the output of a batch. */
-  const byMetadata = ({ estimated, where, build }: EngineFacts): MemoryUse =>
-    fromMetadata(estimated, where.devices, build.executables.fitParams === undefined)
 
   /** Estimates an engine's memory. Rejects only with the signal's reason. */
   async function estimate(spec: LaunchSpec, build: Build, signal: AbortSignal): Promise<MemoryNeed> {
@@ -118,11 +95,8 @@ export function createMemoryEstimates(deps: {
     signal.throwIfAborted()
     const { estimated } = facts
     const before = learned.find(facts.key)
-    if (before.use) return { ...toNeed(estimated, beyond(before.use, before.tooLittle), 'learned'), facts }
-    const fit = await rateFit(spec, facts, signal)
-    const start = fit && fromFit(fit, estimated, facts.where.devices)
-    const use = beyond(start ?? byMetadata(facts), before.tooLittle)
-    return { ...toNeed(estimated, use, start ? 'fit' : 'metadata'), facts }
+    const use = beyond(before.use ?? fromMetadata(estimated), before.tooLittle)
+    return { ...toNeed(estimated, use, before.use ? 'learned' : 'metadata'), facts }
   }
 
   /** Records what an engine reports and what its process uses: at its start, and again at its end. */
@@ -152,7 +126,7 @@ export function createMemoryEstimates(deps: {
      */
     learn(engine: LlamaServerEngine, { facts }: MemoryNeed): MemoryUse {
       const report = engine.memory && inPools(engine.memory, facts.pools)
-      const start = report ? fromReport(report, facts.estimated, undefined) : byMetadata(facts)
+      const start = report ? fromReport(report, facts.estimated, undefined) : fromMetadata(facts.estimated)
       write(engine, facts)
       const reported = JSON.stringify(engine.memory)
       void engine.exited.then(() => {
@@ -171,7 +145,7 @@ export function createMemoryEstimates(deps: {
       if (!files.shape) return explainNeed(spec, need, limits, undefined)
       const useOf = (options: LoadOptions) => {
         const estimated = estimateFromMetadata({ ...spec, options }, files, where)
-        return addUse(fromMetadata(estimated, [], false), { host: estimated.growth })
+        return addUse(fromMetadata(estimated), { host: estimated.growth })
       }
       const usual = useOf(spec.options)
       const needFor = (options: LoadOptions) => {

@@ -7,14 +7,13 @@ import { CorralError } from '../../../core/errors.ts'
 import type { EngineDeps, LlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
 import { createEngineLogs } from '../../../runtimes/llama-server/engine-logs.ts'
 import { createLlamaServerProvider, type ProviderDeps } from '../../../runtimes/llama-server/provider.ts'
-import { getSpeedKey } from '../../../runtimes/llama-server/speculation/choose-method.ts'
-import { createSpeculation } from '../../../runtimes/llama-server/speculation/speculation.ts'
+import { createSpeculation, getSpeedKey } from '../../../runtimes/llama-server/speculation.ts'
 import { failure as errorOf } from '../../support/failure.ts'
 import { buildOf, engineSpec } from './support.ts'
 
 /* Tests the provider of llama-server with stand-ins for its engines and everything else. */
 
-const NEED = { use: { host: 6 }, from: 'fit', parts: {}, bounds: { checkpoints: 2 } }
+const NEED = { use: { host: 6 }, from: 'learned', parts: {}, bounds: { checkpoints: 2 } }
 const GGUF = { path: 'model.gguf', size: 1, sha256: '', role: 'model' as const }
 
 interface World {

@@ -5,7 +5,6 @@ import { processMemory } from '../../../../core/system/processes.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
 import { getTotal } from '../../../../runtimes/llama-server/memory/engine-need.ts'
-import { estimateMemory } from '../../../../runtimes/llama-server/memory/fit-params.ts'
 import { createMemoryEstimates } from '../../../../runtimes/llama-server/memory/memory-estimates.ts'
 import { engineDeps, MODEL, realBuild } from '../support.ts'
 import { AMX, GIB, MIB, specOf } from './support.ts'
@@ -13,12 +12,11 @@ import { AMX, GIB, MIB, specOf } from './support.ts'
 /* Runs real engines, and compares the estimate with their report and with the system's measurement. */
 
 const log = { debug: () => {}, warn: () => {} }
-const plain = realBuild()
-const build = { ...plain, executables: { ...plain.executables, fitParams: join(plain.directory, 'llama-fit-params') } }
+const build = realBuild()
 const { signal } = new AbortController()
 const HARDWARE = { gpus: [], cpu: { features: AMX ? ['amx_int8'] : [] } }
 
-function openBook(directory: string, fit: boolean) {
+function openBook(directory: string) {
   const now = { host: { total: 16 * GIB, available: 15 * GIB }, gpus: {} }
   return createMemoryEstimates({
     runtimes: { current: () => build },
@@ -30,7 +28,6 @@ function openBook(directory: string, fit: boolean) {
     },
     directory,
     hostMemory: async () => 14 * GIB,
-    fit: async (_, spec) => (fit ? estimateMemory(build, spec, { log: log as never }) : undefined),
     log
   })
 }
@@ -76,13 +73,13 @@ const CASES: { name: string; options: Partial<LoadOptions>; given?: Partial<Laun
   }
 ]
 
-for (const [at, { name, options, given }] of CASES.entries()) {
+for (const { name, options, given } of CASES) {
   t.test(`the memory estimator estimates tiny-chat with ${name}`, async t => {
     const directory = join(t.testdir(), 'memory')
-    const book = openBook(directory, at % 2 === 1)
+    const book = openBook(directory)
     const asked = specOf(MODEL, options, given)
     const need = await book.estimate(asked, build, signal)
-    t.equal(need.from, at % 2 === 1 ? 'fit' : 'metadata')
+    t.equal(need.from, 'metadata')
     const spec = { ...asked, bounds: need.bounds }
     const engine = await createLlamaServerEngine(build, spec, engineDeps(t.testdir({ run: {} })), {})
     try {
@@ -102,7 +99,7 @@ for (const [at, { name, options, given }] of CASES.entries()) {
       await engine.stop()
       await book.close()
     }
-    const learned = await openBook(directory, false).estimate(asked, build, signal)
+    const learned = await openBook(directory).estimate(asked, build, signal)
     t.equal(learned.from, 'learned')
     const share = getTotal(learned.use) / getTotal(need.use)
     t.ok(share > 0.7 && share < 1.1, `the learned need is like the estimate (${share})`)

@@ -2,15 +2,8 @@ import t from 'tap'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../../../core/models/load-options.ts'
 import { engineArguments } from '../../../../runtimes/llama-server/arguments.ts'
-import {
-  engineFiles,
-  estimateFromMetadata,
-  fromFit,
-  getTotal
-} from '../../../../runtimes/llama-server/memory/engine-need.ts'
-import { estimateMemory } from '../../../../runtimes/llama-server/memory/fit-params.ts'
+import { engineFiles, estimateFromMetadata, getTotal } from '../../../../runtimes/llama-server/memory/engine-need.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
-import { realBuild } from '../support.ts'
 import { OTHERS, TRANSFORMERS } from './model-shapes.ts'
 import { AMX, buildWithoutAmx, GIB, MIB, reportOf, specOf, writeShape } from './support.ts'
 
@@ -96,21 +89,5 @@ t.test('the memory estimator estimates latent attention, states and hybrids', as
       t.ok(cache > 0.95 && cache < 1.1, `${title}: the cache is ${cache} of the truth`)
       t.ok(all > 0.97 && all < 1.5, `${title}: all is ${all} of the truth`)
     }
-  }
-})
-
-t.test('the memory estimator completes the output of llama-fit-params', async t => {
-  const build = { ...realBuild(), executables: { server: '', fitParams: `${engineBuildFolder()}/llama-fit-params` } }
-  for (const name of ['llama-3.1-8b', 'gemma-3-27b', 'qwen2.5-0.5b']) {
-    const path = writeShape(folder, name)
-    const spec = specOf(path)
-    const log = { debug: () => {}, warn: () => {} }
-    const fit = await estimateMemory(build, spec, { log: log as never })
-    const estimated = estimateFromMetadata(spec, await engineFiles(spec, AMX), WHERE)
-    const start = fit && fromFit(fit, estimated, [])
-    const unreported = getTotal(estimated.unreported)
-    const real = await reportOf(engineBuildFolder(), path, ['-c', '16384', '-np', '4'])
-    const share = (getTotal(start!) - unreported) / MIB / (real.model + real.context + real.compute)
-    t.ok(share > 0.99 && share < 1.1, `${name}: ${share} of the truth, although packed weights are missing`)
   }
 })

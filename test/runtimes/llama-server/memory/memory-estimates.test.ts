@@ -32,17 +32,12 @@ const GPU = { id: 'nvidia:0', ...gpu('nvidia', 'NVIDIA GeForce RTX 4070', { gib:
 
 interface World {
   build?: Build
-  fit?: MemoryUse
   memory?: MemoryNow
   options?: { memory?: number; gpuMemory?: number }
   directory?: string
 }
 
-function bookOf(
-  t: { testdir(): string },
-  { build = CPU, fit, memory, options = {}, directory = t.testdir() }: World = {}
-) {
-  const asked: LaunchSpec[] = []
+function bookOf(t: { testdir(): string }, { build = CPU, memory, options = {}, directory = t.testdir() }: World = {}) {
   const warnings: string[] = []
   const now = memory ?? { host: { total: 32 * GIB, available: 30 * GIB }, gpus: {} }
   const hardware = { gpus: [GPU], cpu: { features: [] } } as unknown as Hardware
@@ -59,10 +54,6 @@ function bookOf(
     directory,
     gpuMemory: options.gpuMemory,
     hostMemory: () => host.budget(),
-    fit: async (_, spec) => {
-      asked.push(spec)
-      return fit
-    },
     log: { debug: () => {}, warn: (_, message) => warnings.push(message) }
   })
   const bound = {
@@ -70,7 +61,7 @@ function bookOf(
     estimate: (spec: LaunchSpec, signal: AbortSignal) => estimate(spec, build, signal),
     budget: async (held: MemoryUse) => ({ host: await host.budget(), ...(await book.budgets(held)) })
   }
-  return { book: bound, host, asked, warnings, directory }
+  return { book: bound, host, warnings, directory }
 }
 
 function engineOf(spec: LaunchSpec, memory: MemoryUse | undefined, pid?: number) {
@@ -84,7 +75,7 @@ function engineOf(spec: LaunchSpec, memory: MemoryUse | undefined, pid?: number)
   return { engine, end: () => exit.end({ code: 0, signal: null, expected: true }) }
 }
 
-t.test('the memory estimator takes a need from metadata, llama-fit-params or a measurement', async t => {
+t.test('the memory estimator takes a need from metadata or a measurement', async t => {
   const spec = specOf(model)
   const plain = await bookOf(t).book.estimate(spec, signal)
   t.equal(plain.from, 'metadata')
@@ -93,14 +84,8 @@ t.test('the memory estimator takes a need from metadata, llama-fit-params or a m
   t.equal(plain.parts.weights + plain.parts.cache + plain.parts.compute, getTotal(plain.use), 'its parts add up')
   t.same(plain.bounds, { checkpoints: 32 })
 
-  const fit = await bookOf(t, { fit: { host: 9 * GIB } }).book.estimate(spec, signal)
-  t.equal(fit.from, 'fit')
-  t.ok(fit.use.host! > 8.5 * GIB, 'with the process')
-
-  const { book, directory, asked } = bookOf(t, { fit: { host: 7 * GIB } })
+  const { book, directory } = bookOf(t)
   const first = await book.estimate(spec, signal)
-  await book.estimate(spec, signal)
-  t.equal(asked.length, 1, 'llama-fit-params runs once')
   const { engine, end } = engineOf({ ...spec, bounds: first.bounds }, { host: 5 * GIB })
   const counted = book.learn(engine, first)
   t.ok(counted.host! > 5 * GIB && counted.host! < first.use.host!, 'its report and its process')
@@ -108,15 +93,14 @@ t.test('the memory estimator takes a need from metadata, llama-fit-params or a m
   end()
   await engine.exited
   await book.close()
-  const later = bookOf(t, { directory, fit: { host: 7 * GIB } })
+  const later = bookOf(t, { directory })
   const learned = await later.book.estimate(spec, signal)
   t.equal(learned.from, 'learned', 'also at the next start of corral')
   t.equal(learned.use.host! - counted.host!, GIB, 'the last report wins')
-  t.equal(later.asked.length, 0)
   const larger = await later.book.estimate(specOf(model, { num_ctx: 8192 }), signal)
-  t.equal(larger.from, 'fit', 'other options are estimated separately')
+  t.equal(larger.from, 'metadata', 'other options are estimated separately')
   const other = { ...spec, variant: { ...spec.variant, revision: '2' } }
-  t.equal((await later.book.estimate(other, signal)).from, 'fit', 'so are other files')
+  t.equal((await later.book.estimate(other, signal)).from, 'metadata', 'so are other files')
 })
 
 t.test('the memory estimator learns from running out of memory', async t => {
@@ -143,16 +127,13 @@ t.test('the memory estimator places layers on a GPU', async t => {
   const { book } = bookOf(t, { build: CUDA })
   const all = await book.estimate(spec, signal)
   t.ok(all.use.CUDA0! > 6 * GIB && all.use.host! < 2.5 * GIB, "all layers, with tokens in the machine's memory")
-  const asked = bookOf(t, { build: CUDA, fit: { host: 5 * GIB, CUDA0: 2 * GIB } })
-  t.equal((await asked.book.estimate(specOf(model, { n_gpu_layers: 10 }), signal)).from, 'fit')
   const some = await book.estimate(specOf(model, { n_gpu_layers: 10 }), signal)
   t.ok(some.use.CUDA0! < 3 * GIB && some.use.host! > 4 * GIB)
   const none = await book.estimate(specOf(model, { n_gpu_layers: 0 }), signal)
   t.ok(none.use.CUDA0! < GIB, 'the GPU still computes long prompts')
 
-  const narrow = bookOf(t, { build: CUDA, options: { gpuMemory: 4 * GIB }, fit: { host: 0.3 * GIB, CUDA0: 7 * GIB } })
+  const narrow = bookOf(t, { build: CUDA, options: { gpuMemory: 4 * GIB } })
   const part = await narrow.book.estimate(spec, signal)
-  t.equal(part.from, 'metadata', 'llama-fit-params does not know the limit')
   t.ok(part.use.CUDA0! <= 4 * GIB && part.use.CUDA0! > 3 * GIB && part.use.host! > 3 * GIB, 'as many as fit')
   t.same(part.bounds.deviceMargins, [8 * GIB], 'llama-server must leave the rest')
   const { engine } = engineOf(spec, { host: 4 * GIB, CUDA0: 3 * GIB })
@@ -160,9 +141,6 @@ t.test('the memory estimator places layers on a GPU', async t => {
   await narrow.book.close()
   t.equal((await narrow.book.estimate(spec, signal)).from, 'metadata', 'an accidental split is not learned')
 
-  const fit = await bookOf(t, { build: CUDA, fit: { host: 0.3 * GIB, CUDA0: 6.5 * GIB } }).book.estimate(spec, signal)
-  t.equal(fit.from, 'fit')
-  t.equal(fit.use.CUDA0, 6.5 * GIB + 512 * MIB, "with the driver's overhead")
   const forced = specOf(model, {}, { settings: settings({ arguments: ['--device', 'none'] }) })
   t.notOk((await book.estimate(forced, signal)).use.CUDA0)
 })

@@ -13,7 +13,7 @@ import {
   type Parts,
   place
 } from '../../../../runtimes/llama-server/memory/device-placement.ts'
-import { beyond, fromFit, fromMetadata, fromReport } from '../../../../runtimes/llama-server/memory/engine-need.ts'
+import { beyond, fromMetadata, fromReport } from '../../../../runtimes/llama-server/memory/engine-need.ts'
 import { gpu as card } from '../../llama-cpp/ranking/machines.ts'
 import { buildOf } from '../support.ts'
 import { GIB, MIB, specOf } from './support.ts'
@@ -195,23 +195,11 @@ t.test('combines the sources of a need', async t => {
     bounds: { checkpoints: 1 },
     weights: 60,
     cache: 20,
-    logits: 40,
     settled: true
   }
-  t.same(fromFit({ host: 160 }, estimated, []), { host: 130 }, 'without the output that llama-server does not reserve')
-  t.same(fromFit({ host: 70 }, estimated, []), { host: 110 }, 'never below the metadata: weights were packed')
-  const gpu = [device(100)]
-  const split = { ...estimated, core: { host: 10, CUDA0: 90 } }
-  t.same(fromFit({ host: 20, CUDA0: 90 }, split, gpu), { host: 30, CUDA0: 90 })
-  t.same(fromFit({ host: 20, CUDA0: 50 }, split, gpu), { host: 40, CUDA0: 50 }, 'unreported memory is included')
-  t.equal(fromFit({ host: 20, CUDA0: 90 }, { ...split, settled: false }, gpu), undefined)
-
-  t.same(fromFit({ host: 160 }, { ...estimated, draft: { host: 7 } }, []), { host: 137 }, 'with the draft model')
-
   t.same(fromReport({ host: 50, CUDA0: 70 }, { ...estimated, draft: { host: 7 } }, undefined), { host: 60, CUDA0: 70 })
-  t.same(fromMetadata(estimated, [], false), { host: 110 })
-  t.same(fromMetadata(estimated, [], true), { host: 150 }, 'older builds reserve more')
-  t.same(fromMetadata(split, gpu, true), { host: 20, CUDA0: 130 })
+  t.same(fromMetadata(estimated), { host: 110 })
+  t.same(fromMetadata({ ...estimated, core: { host: 10, CUDA0: 90 } }), { host: 20, CUDA0: 90 })
 
   t.same(fromReport({ host: 50 }, estimated, 90), { host: 90 }, 'the process uses more than it reports')
   t.same(fromReport({ host: 50 }, estimated, 9), { host: 60 })

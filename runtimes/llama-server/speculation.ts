@@ -1,38 +1,88 @@
 import { join } from 'node:path'
-import { Type } from 'typebox'
-import type { EngineSettings } from '../../../core/config/model-settings.ts'
-import type { Build } from '../../../core/contracts/builds.ts'
-import type { Speculation } from '../../../core/contracts/engines.ts'
-import { CorralError } from '../../../core/errors.ts'
-import { abortAfter } from '../../../core/system/abort-signals.ts'
-import type { LlamaServerEngine } from '../engine.ts'
-import type { LaunchSpec } from '../launch-spec.ts'
-import { createLearnedFile } from '../learned-file.ts'
-import { readMetrics } from '../prompt-cache/slot-requests.ts'
-import {
-  addSpeed,
-  chooseMethod,
-  companionPath,
-  getRate,
-  getSpeedKey,
-  listMethods,
-  METHODS,
-  type Method
-} from './choose-method.ts'
+import { type Static, Type } from 'typebox'
+import type { EngineSettings } from '../../core/config/model-settings.ts'
+import type { Build } from '../../core/contracts/builds.ts'
+import type { Speculation } from '../../core/contracts/engines.ts'
+import { CorralError } from '../../core/errors.ts'
+import { abortAfter } from '../../core/system/abort-signals.ts'
+import type { LlamaServerEngine } from './engine.ts'
+import type { LaunchSpec } from './launch-spec.ts'
+import { createLearnedFile } from './learned-file.ts'
+import { readMetrics } from './prompt-cache/slot-requests.ts'
+
+/*
+ * Speculative decoding guesses the next tokens cheaply and lets the model check several at once. Whether that is faster
+ * depends on the model, the machine and the texts, so each method is measured with real answers before it is kept.
+ */
+
+/** How tokens are guessed: by heads of the model itself (MTP), by a model that was made for it, or from earlier text. */
+const METHODS = ['none', 'mtp', 'draft', 'ngram'] as const
+export type Method = (typeof METHODS)[number]
 
 const SpeedSchema = Type.Object({
   tokens: Type.Number(),
   milliseconds: Type.Number(),
+  /** Whether an engine with this method did not start or crashed. */
   failed: Type.Optional(Type.Boolean())
 })
-const SpeedsSchema = Type.Object({
-  methods: Type.Object({
-    none: Type.Optional(SpeedSchema),
-    mtp: Type.Optional(SpeedSchema),
-    draft: Type.Optional(SpeedSchema),
-    ngram: Type.Optional(SpeedSchema)
-  })
-})
+const Methods = Type.Object({ none: SpeedSchema, mtp: SpeedSchema, draft: SpeedSchema, ngram: SpeedSchema })
+const SpeedsSchema = Type.Object({ methods: Type.Partial(Methods) })
+type Speed = Static<typeof SpeedSchema>
+export type Speeds = Partial<Record<Method, Speed>>
+
+/** Bytes. With smaller models, everything but the model takes most of the time. */
+const MIN_MODEL_BYTES = 150 * 2 ** 20
+/** Tokens that must be measured with a method before it is judged. */
+const ENOUGH_TOKENS = 1500
+/** Older measurements count less, once there are more tokens than this. */
+const MAX_TOKENS = 20_000
+/** How much faster a method must be than none: it also needs memory. */
+const MIN_GAIN = 1.08
+
+/** Returns the methods that can be tried with a model. Only `none` if the configuration decides. */
+export function listMethods({ mode, variant, settings }: LaunchSpec): readonly Method[] {
+  const { ngram, draft } = settings?.speculation ?? {}
+  const isSet =
+    ngram !== undefined || draft !== undefined || settings?.arguments.some(flag => flag.startsWith('--spec'))
+  if (mode !== 'chat' || !settings || isSet || settings.rpc || variant.size < MIN_MODEL_BYTES) return ['none']
+  const { architecture, info } = variant.metadata
+  const heads = Number(info[`${architecture}.nextn_predict_layers`] ?? 0)
+  const isOffered = { none: true, mtp: heads > 0, draft: companionPath(variant) !== undefined, ngram: true }
+  return METHODS.filter(method => isOffered[method])
+}
+
+/** Returns the absolute path of the draft model that came with a model. */
+export function companionPath({ directory, files, format }: LaunchSpec['variant']): string | undefined {
+  const file = format === 'gguf' ? files.find(({ role }) => role === 'draft') : undefined
+  return file && join(directory, file.path)
+}
+
+export function getRate(speed: Speed | undefined): number {
+  return speed && speed.milliseconds > 0 ? (1000 * speed.tokens) / speed.milliseconds : 0
+}
+
+/** Chooses the method for the next engine: one that is not measured yet, otherwise the fastest. */
+export function chooseMethod(methods: readonly Method[], speeds: Speeds): Method {
+  const usable = methods.filter(method => !speeds[method]?.failed)
+  const unknown = usable.find(method => (speeds[method]?.tokens ?? 0) < ENOUGH_TOKENS)
+  if (unknown) return unknown
+  const needed = getRate(speeds.none) * MIN_GAIN
+  const faster = usable.filter(method => method !== 'none' && getRate(speeds[method]) >= needed)
+  return faster.sort((a, b) => getRate(speeds[b]) - getRate(speeds[a]))[0] ?? 'none'
+}
+
+export function addSpeed(known: Speed | undefined, { tokens, milliseconds }: Speed): Speed {
+  const { tokens: before = 0, milliseconds: time = 0 } = known ?? {}
+  const weight = Math.min(1, MAX_TOKENS / (before + tokens))
+  return { tokens: (before + tokens) * weight, milliseconds: (time + milliseconds) * weight }
+}
+
+/** Identifies the engines whose speeds can be compared. */
+export function getSpeedKey({ variant, options, settings }: LaunchSpec, build: Build): string {
+  const { n_gpu_layers, cache_type_k, cache_type_v, dtype } = options
+  const flags = [n_gpu_layers, cache_type_k, cache_type_v, dtype, ...(settings?.arguments ?? [])]
+  return [variant.key, variant.revision, build.id, build.version, build.commit ?? build.digest, ...flags].join(' ')
+}
 
 /** Milliseconds between measurements, and without requests until an engine may be replaced to try another method. */
 const USUAL_TIMES = { measureEvery: 20_000, idleFor: 120_000 }

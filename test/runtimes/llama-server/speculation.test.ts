@@ -1,25 +1,23 @@
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import type { Build } from '../../../../core/contracts/builds.ts'
-import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
+import type { Build } from '../../../core/contracts/builds.ts'
+import type { LaunchSpec } from '../../../runtimes/llama-server/launch-spec.ts'
 import {
   addSpeed,
+  type Chosen,
   chooseMethod,
+  createSpeculation,
   getRate,
   getSpeedKey,
   listMethods,
   type Method,
-  type Speeds
-} from '../../../../runtimes/llama-server/speculation/choose-method.ts'
-import {
-  type Chosen,
-  createSpeculation,
+  type Speeds,
   withMethod
-} from '../../../../runtimes/llama-server/speculation/speculation.ts'
-import { architectureKeys, writeRandomArchitecture } from '../../../../scripts/random-models.ts'
-import { longText, promptCacheIn, say, startWith, takeTurns } from '../prompt-cache/support.ts'
-import { buildOf, engineSpec } from '../support.ts'
+} from '../../../runtimes/llama-server/speculation.ts'
+import { architectureKeys, writeRandomArchitecture } from '../../../scripts/random-models.ts'
+import { longText, promptCacheIn, say, startWith, takeTurns } from './prompt-cache/support.ts'
+import { buildOf, engineSpec } from './support.ts'
 
 /* Real engines, with Qwen 3.5's architecture and random weights. Their heads never guess right. */
 
