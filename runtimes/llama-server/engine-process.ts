@@ -1,4 +1,4 @@
-import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
 import { errorMessage } from '../../core/errors.ts'
@@ -11,47 +11,15 @@ export interface ProcessExit {
   signal: string | null
 }
 
-export type EngineProcess = Awaited<ReturnType<typeof startEngineProcess>>
+export type EngineProcess = ReturnType<typeof startEngineProcess>
 
 const STOP_GRACE_MS = 2000
 /** Milliseconds to wait for the last output of an exited process. Another process may keep its pipes open. */
 const DRAIN_LIMIT = 250
 const EXIT_COMMAND = 'cmd_router_to_child:exit\n'
 
-let pdeathsig: Promise<boolean> | undefined
-
-/** Whether `setpriv --pdeathsig` works here, which needs Linux with util-linux. */
-function hasParentDeathSignal(): Promise<boolean> {
-  pdeathsig ??= new Promise(resolve => {
-    if (process.platform !== 'linux') resolve(false)
-    else {
-      const env = toolEnvironment(process.env)
-      execFile('setpriv', ['--pdeathsig', 'KILL', '--', 'true'], { env }, error => resolve(error === null))
-    }
-  })
-  return pdeathsig
-}
-
-/**
- * Starts a shell that kills the engine when its own input ends because this process has died. It is needed if the
- * kernel does not kill the engine. llama-server notices the end of its input only after the model is loaded.
- */
-function startWatchdog(pid: number, onFailure: (error: Error) => void): ChildProcess {
-  const watchdog = spawn('sh', ['-c', 'read -r _; kill -KILL "$1"', 'corral-watchdog', `${pid}`], {
-    stdio: ['pipe', 'ignore', 'ignore'],
-    env: toolEnvironment(process.env),
-    detached: true
-  })
-  watchdog.on('error', onFailure)
-  watchdog.stdin?.on('error', () => {
-    // The watchdog was killed because its work is done.
-  })
-  watchdog.unref()
-  return watchdog
-}
-
-/** Starts a server of a build. The kernel, a watchdog or the end of its input ends it if this process dies. */
-export async function startEngineProcess(options: {
+/** Starts a server of a build. A watchdog or the end of its input ends it if this process dies. */
+export function startEngineProcess(options: {
   executable: string
   arguments: readonly string[]
   environment: Record<string, string>
@@ -59,11 +27,7 @@ export async function startEngineProcess(options: {
   warn: (message: string) => void
 }) {
   const program = basename(options.executable)
-  const guarded = await hasParentDeathSignal()
-  const command = guarded
-    ? ['setpriv', '--pdeathsig', 'KILL', '--', options.executable, ...options.arguments]
-    : [options.executable, ...options.arguments]
-  const child = spawn(command[0]!, command.slice(1), {
+  const child = spawn(options.executable, options.arguments, {
     cwd: dirname(options.executable),
     env: options.environment,
     stdio: ['pipe', 'pipe', 'pipe'],
@@ -73,12 +37,21 @@ export async function startEngineProcess(options: {
   })
 
   let running = true
+  // A shell kills the engine when its own input ends because this process has died. llama-server itself notices the
+  // end of its input only after the model is loaded.
   const watchdog =
-    !guarded && process.platform !== 'win32' && child.pid !== undefined
-      ? startWatchdog(child.pid, error => {
-          options.warn(`No watchdog guards ${program} ${child.pid}: ${errorMessage(error)}`)
+    process.platform === 'win32' || child.pid === undefined
+      ? undefined
+      : spawn('sh', ['-c', 'read -r _; kill -KILL "$1"', 'corral-watchdog', `${child.pid}`], {
+          stdio: ['pipe', 'ignore', 'ignore'],
+          env: toolEnvironment(process.env),
+          detached: true
         })
-      : undefined
+  watchdog?.on('error', error => options.warn(`No watchdog guards ${program} ${child.pid}: ${errorMessage(error)}`))
+  watchdog?.stdin.on('error', () => {
+    // The watchdog was killed because its work is done.
+  })
+  watchdog?.unref()
   child.on('error', error => {
     // Also emitted if a signal could not be sent. Only a failed start ends the process.
     if (child.pid !== undefined) options.warn(`${program} ${child.pid}: ${error.message}`)

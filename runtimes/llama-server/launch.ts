@@ -56,7 +56,7 @@ export async function launchEngine(options: {
       knownFlags: flags,
       extra: deps.extraArguments
     })
-    const child = await startEngineProcess({
+    const child = startEngineProcess({
       executable: build.executables.server,
       arguments: list,
       environment,

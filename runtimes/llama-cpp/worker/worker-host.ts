@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { lookup } from 'node:dns/promises'
 import { once } from 'node:events'
-import { createServer, type ServerResponse } from 'node:http'
+import { createServer } from 'node:http'
 import { connect, isIPv4 } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
@@ -133,15 +133,16 @@ export function createWorkerHost(deps: {
       }
       const server = superviseServer(command, { ...options, host }, store, log)
       const facts = async (): Promise<WorkerFacts> => {
-        const [now, own] = await Promise.all([hardware.memory(), processMemory(server.pid)])
+        const { process: running, instance = '', clients = 0, devices: own = [] } = server.now ?? {}
+        const [now, use] = await Promise.all([hardware.memory(), processMemory(running?.pid)])
         return {
           corral: version,
           platform: process.platform,
           arch: process.arch,
           build: { id, kind, source, version: build.version, digest, ...(commit !== undefined && { commit }) },
-          instance: server.instance ?? '',
-          busy: server.busy,
-          devices: offeredDevices(server.devices, { gpus, now, own: own?.own ?? 0, limit: options.memory })
+          instance,
+          busy: clients > 0,
+          devices: offeredDevices(own, { gpus, now, own: use?.own ?? 0, limit: options.memory })
         }
       }
       let close = async () => {}
@@ -164,6 +165,15 @@ export function createWorkerHost(deps: {
   }
 }
 
+/** A `ggml-rpc-server` that runs. */
+interface Running {
+  process: EngineProcess
+  instance: string
+  devices: BuildDevice[]
+  clients: number
+  followers: Set<() => void>
+}
+
 /** Supervises one `ggml-rpc-server`, and restarts it when it exits unexpectedly. */
 function superviseServer(
   command: Pick<Parameters<typeof startEngineProcess>[0], 'executable' | 'arguments' | 'environment'>,
@@ -171,77 +181,71 @@ function superviseServer(
   cache: WorkerCache | undefined,
   log: BuildsLog
 ) {
-  let child: EngineProcess | undefined
-  let instance: string | undefined
-  let devices: BuildDevice[] = []
-  let clients = 0
+  let now: Running | undefined
   const stopped = new AbortController()
-  const onEnd = new Set<() => void>()
   /** Cache maintenance runs one step at a time. */
   let tending = Promise.resolve()
   function tend(work: (cache: WorkerCache) => Promise<unknown>): Promise<void> {
-    if (!cache) return tending
-    tending = tending
-      .then(() => work(cache))
-      .then(
-        () => {},
-        error => log.warn({ reason: errorMessage(error) }, 'Could not maintain the cache of weights')
-      )
+    tending = tending.then(async () => {
+      await (cache && work(cache))?.catch(error => {
+        log.warn({ reason: errorMessage(error) }, 'Could not maintain the cache of weights')
+      })
+    })
     return tending
   }
   const trimming = setInterval(() => {
-    if (clients > 0) void tend(store => store.trim())
+    if (now && now.clients > 0) void tend(store => store.trim())
   }, TRIM_INTERVAL_MS)
   trimming.unref()
 
   async function start(signal: AbortSignal | undefined): Promise<void> {
     signal?.throwIfAborted()
     await tend(store => store.prepare())
-    let complaint: string | undefined
-    const found: BuildDevice[] = []
+    let complaint = 'it gave no reason'
     const accepted = withResolver()
-    const started = await startEngineProcess({
-      ...command,
-      onLine(line, stream) {
-        log.debug({}, line)
-        if (stream === 'stderr' && !line.startsWith('load_backend:')) complaint = line
-        const device = parseWorkerDevice(line)
-        if (device && instance === undefined) found.push(device)
-        if (line === 'Accepted client connection') {
-          clients++
-          accepted.resolve()
-        }
-        if (line === 'Client connection closed') {
-          clients--
-          if (child === started) void tend(store => (clients === 0 ? store.settle() : Promise.resolve()))
-        }
-      },
-      warn: message => log.warn({}, message)
-    })
-    child = started
-    const failure = started.startError.then(error => {
-      if (error) throw new Error(`it could not be started: ${errorMessage(error)}`)
-      return started.exited.then(async ({ code, signal: by }) => {
-        await started.drained
-        throw new Error(`it exited at once (${by ?? `exit code ${code}`}): ${complaint ?? 'it gave no reason'}`)
+    const running: Running = {
+      instance: randomUUID(),
+      devices: [],
+      clients: 0,
+      followers: new Set(),
+      process: startEngineProcess({
+        ...command,
+        onLine(line, stream) {
+          log.debug({}, line)
+          if (stream === 'stderr' && !line.startsWith('load_backend:')) complaint = line
+          const device = now === running ? undefined : parseWorkerDevice(line)
+          if (device) running.devices.push(device)
+          if (line === 'Accepted client connection') {
+            running.clients++
+            accepted.resolve()
+          }
+          if (line === 'Client connection closed' && --running.clients === 0) void tend(store => store.settle())
+        },
+        warn: message => log.warn({}, message)
       })
+    }
+    const { startError, exited, drained, kill } = running.process
+    const failure = startError.then(async error => {
+      if (error) throw new Error(`it could not be started: ${errorMessage(error)}`)
+      const { code, signal: by } = await exited
+      await drained
+      throw new Error(`it exited at once (${by ?? `exit code ${code}`}): ${complaint}`)
     })
     failure.catch(() => {
       // A later failure is handled by the watch below.
     })
-    const untilLeft = async () => {
-      while (clients > 0) await sleep(10, undefined, { signal: limit })
-    }
     const limit = AbortSignal.any([abortAfter(START_LIMIT_MS), stopped.signal, ...(signal ? [signal] : [])])
-    try {
+    const untilReady = async () => {
       // It prints nothing until a client has connected.
-      await Promise.race([failure, untilConnected(host, port, limit).then(() => accepted.promise)])
-      await Promise.race([failure, untilLeft()])
+      await untilConnected(host, port, limit)
+      await accepted.promise
+      while (running.clients > 0) await sleep(10, undefined, { signal: limit })
+    }
+    try {
+      await Promise.race([failure, untilReady()])
     } catch (error) {
-      started.kill()
-      await started.exited
-      child = undefined
-      clients = 0
+      kill()
+      await exited
       signal?.throwIfAborted()
       const why = errorMessage(error)
       const advice = /server socket/.test(why)
@@ -250,21 +254,18 @@ function superviseServer(
       const text = `ggml-rpc-server does not work on ${host}:${port}: ${why}. ${advice}`
       throw new CorralError('load_failed', text, { cause: error })
     }
-    devices = found
-    instance = randomUUID()
-    void watch(started)
+    now = running
+    void watch(running)
   }
 
   /** Starts another process when this one has ended unexpectedly. */
-  async function watch(running: EngineProcess): Promise<void> {
+  async function watch({ process, followers }: Running): Promise<void> {
     const began = performance.now()
-    const { code, signal } = await running.exited
-    await running.drained
-    instance = undefined
-    child = undefined
-    clients = 0
-    for (const told of onEnd) told()
-    onEnd.clear()
+    const { code, signal } = await process.exited
+    await process.drained
+    now = undefined
+    for (const told of followers) told()
+    followers.clear()
     if (stopped.signal.aborted) return
     const why = signal ?? `exit code ${code}`
     log.warn({ why }, 'ggml-rpc-server exited unexpectedly and will be restarted')
@@ -275,8 +276,7 @@ function superviseServer(
       if (stopped.signal.aborted) return
       try {
         await start(undefined)
-        notice('ggml-rpc-server is running again')
-        return
+        return notice('ggml-rpc-server is running again')
       } catch (error) {
         if (stopped.signal.aborted) return
         pause = Math.min(MAX_PAUSE, Math.max(FIRST_PAUSE_MS, pause * 2))
@@ -288,31 +288,23 @@ function superviseServer(
 
   return {
     start,
-    get instance() {
-      return instance
-    },
-    get pid() {
-      return child?.pid
-    },
-    get busy() {
-      return clients > 0
-    },
-    get devices() {
-      return devices
+    /** Undefined while it is restarted. */
+    get now(): Readonly<Running> | undefined {
+      return now
     },
     /**
      * Calls back when the current process has ended. Returns a function that stops following. A client that stays
      * connected after its follower has left was disconnected without notice, and would keep all others out forever.
      */
-    follow(told: () => void): () => void {
-      const followed = child
-      onEnd.add(told)
+    follow(running: Readonly<Running>, told: () => void): () => void {
+      const { followers, process } = running
+      followers.add(told)
       return () => {
-        if (!onEnd.delete(told)) return
+        if (!followers.delete(told)) return
         void sleep(CUT_OFF, undefined, { ref: false }).then(() => {
-          if (stopped.signal.aborted || child !== followed || clients === 0 || onEnd.size > 0) return
+          if (stopped.signal.aborted || now !== running || running.clients === 0 || followers.size > 0) return
           log.warn({}, 'the client of ggml-rpc-server left without closing its connection; restarting the server')
-          followed?.kill()
+          process.kill()
         })
       }
     },
@@ -320,7 +312,7 @@ function superviseServer(
       if (stopped.signal.aborted) return
       stopped.abort()
       clearInterval(trimming)
-      await child?.stop()
+      await now?.process.stop()
       await tending
     }
   }
@@ -349,30 +341,29 @@ async function tellFacts(
   server: ReturnType<typeof superviseServer>,
   facts: () => Promise<WorkerFacts>
 ): Promise<() => Promise<void>> {
-  function stayAlive(response: ServerResponse): void {
-    response.writeHead(200, { 'content-type': 'text/plain', 'cache-control': 'no-store' })
-    response.write(`${server.instance}\n`)
-    const timer = setInterval(() => response.write('\n'), WORKER_SIGN_INTERVAL)
-    const forget = server.follow(() => response.end())
-    response.on('close', () => {
-      clearInterval(timer)
-      forget()
-    })
-  }
   const http = createServer({ requestTimeout: 10_000, headersTimeout: 10_000 }, (request, response) => {
     const path = request.url?.split('?')[0]
-    const isKnown = path === WORKER_PATH || path === WORKER_ALIVE_PATH
-    if (request.method !== 'GET' || !isKnown) return response.writeHead(404).end()
-    if (server.instance === undefined) return response.writeHead(503).end()
-    if (path === WORKER_ALIVE_PATH) return stayAlive(response)
-    facts().then(
-      told => {
-        response.writeHead(200, { 'content-type': 'application/json', 'cache-control': 'no-store' })
-        response.end(JSON.stringify(told))
-      },
-      () => response.writeHead(500).end()
-    )
-    return undefined
+    const { now } = server
+    if (request.method !== 'GET' || (path !== WORKER_PATH && path !== WORKER_ALIVE_PATH)) response.writeHead(404).end()
+    else if (!now) response.writeHead(503).end()
+    else if (path === WORKER_ALIVE_PATH) {
+      response.writeHead(200, { 'content-type': 'text/plain', 'cache-control': 'no-store' })
+      response.write(`${now.instance}\n`)
+      const timer = setInterval(() => response.write('\n'), WORKER_SIGN_INTERVAL)
+      const forget = server.follow(now, () => response.end())
+      response.on('close', () => {
+        clearInterval(timer)
+        forget()
+      })
+    } else {
+      facts().then(
+        told => {
+          response.writeHead(200, { 'content-type': 'application/json', 'cache-control': 'no-store' })
+          response.end(JSON.stringify(told))
+        },
+        () => response.writeHead(500).end()
+      )
+    }
   })
   http.maxConnections = MAX_CONNECTIONS
   http.listen(port, host)
