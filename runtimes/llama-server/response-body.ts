@@ -1,11 +1,7 @@
 type Take = (chunk: Buffer) => Promise<void> | undefined
 
 /** The body of an engine's answer. At most one piece is fetched ahead of the reader. */
-export interface EngineBody {
-  /** Calls `take` with each piece and waits for its result. Rejects with its error, or when the connection breaks. */
-  consume(take: Take): Promise<void>
-  cancel(): void
-}
+export type EngineBody = Pick<ResponseBody, 'consume' | 'cancel'>
 
 interface Source {
   pause(): unknown
@@ -13,7 +9,7 @@ interface Source {
   destroy(): unknown
 }
 
-export class ResponseBody implements EngineBody {
+export class ResponseBody {
   readonly #source: Source
   readonly #held: Buffer[] = []
   #reader: { take: Take; resolve(): void; reject(error: unknown): void } | undefined
@@ -27,10 +23,12 @@ export class ResponseBody implements EngineBody {
     this.#source = source
   }
 
+  /** Calls `take` with each piece and waits for its result. Rejects with its error, or when the connection breaks. */
   consume(take: Take): Promise<void> {
     return new Promise((resolve, reject) => {
       this.#reader = { take, resolve, reject }
-      this.#goOn()
+      if (this.#failure) reject(this.#failure.error)
+      else this.#goOn()
     })
   }
 
@@ -41,27 +39,24 @@ export class ResponseBody implements EngineBody {
   push(chunk: Buffer): void {
     if (this.#failure) return
     this.#held.push(chunk)
-    if (this.#reader && !this.#busy) this.#goOn()
+    this.#goOn()
     // Most readers are ready again before the next piece arrives.
-    else if (this.#held.length > 1 && !this.#paused) {
-      this.#paused = true
-      this.#source.pause()
-    }
+    if (this.#held.length > 1) this.#setPaused(true)
   }
 
   /** The body is complete, so the connection may be read for the next response. */
   end(): void {
     this.#ended = true
-    this.#resume()
-    if (this.#reader && !this.#busy) this.#goOn()
+    this.#setPaused(false)
+    this.#goOn()
   }
 
   /** No more data will arrive. The reader gets the error, now or later, unless the body is already complete. */
   fail(error: unknown): void {
-    if (!this.#ended || this.#held.length > 0) this.#end(error)
+    if (!this.#ended || this.#held.length > 0) this.#stop(error)
   }
 
-  #end(error: unknown): void {
+  #stop(error: unknown): void {
     if (this.#failure) return
     this.#failure = { error }
     this.#held.length = 0
@@ -69,36 +64,37 @@ export class ResponseBody implements EngineBody {
     this.#reader?.reject(error)
   }
 
+  #setPaused(paused: boolean): void {
+    if (this.#paused === paused) return
+    this.#paused = paused
+    if (paused) this.#source.pause()
+    else this.#source.resume()
+  }
+
   /** Passes stored pieces to the reader while it accepts them. */
   #goOn(): void {
-    const { take, resolve, reject } = this.#reader!
-    if (this.#failure) reject(this.#failure.error)
-    while (this.#held.length > 0 && !this.#busy) this.#give(take, this.#held.shift()!)
-    if (this.#busy || this.#failure) return
-    if (this.#ended) resolve()
-    else this.#resume()
-  }
-
-  #resume(): void {
-    if (!this.#paused) return
-    this.#paused = false
-    this.#source.resume()
-  }
-
-  #give(take: Take, chunk: Buffer): void {
-    try {
-      const wait = take(chunk)
-      if (!wait) return
-      this.#busy = true
-      const done = () => {
-        this.#busy = false
-        this.#goOn()
+    if (!this.#reader || this.#busy || this.#failure) return
+    const { take, resolve } = this.#reader
+    for (let chunk = this.#held.shift(); chunk; chunk = this.#held.shift()) {
+      try {
+        const wait = take(chunk)
+        if (wait) {
+          this.#busy = true
+          const done = () => {
+            this.#busy = false
+            this.#goOn()
+          }
+          return void wait.then(done, error => this.#stop(error))
+        }
+      } catch (error) {
+        // Also if it was the last piece of a body that has ended.
+        this.#stop(error)
+        return
       }
-      wait.then(done, error => this.#end(error))
-    } catch (error) {
-      // Also if it was the last piece of a body that has ended.
-      this.#end(error)
     }
+    if (this.#failure) return
+    if (this.#ended) resolve()
+    else this.#setPaused(false)
   }
 }
 

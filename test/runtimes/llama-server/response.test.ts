@@ -55,8 +55,7 @@ const long = (length: number) => 'x'.repeat(length)
 const LONG: [what: string, text: string][] = [
   ['an endless head', `HTTP/1.1 200 OK\r\nX: ${long(2 ** 17)}`],
   ['a head that is too long', `HTTP/1.1 200 OK\r\nX: ${long(2 ** 17)}\r\n\r\n`],
-  ['an endless size', `CHUNKED5;${long(2 ** 13)}`],
-  ['an endless trailer', `CHUNKED0\r\n${`X: ${long(1000)}\r\n`.repeat(100)}`]
+  ['an endless size', `CHUNKED5;${long(2 ** 17)}`]
 ]
 
 t.test('the response reader rejects malformed responses, however they are split', t => {
