@@ -24,7 +24,6 @@ import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputGuard, createInputRecords, type InputGuard, type Ticket } from './input-guard.ts'
 import type { PromptSlots, SlotUse } from './prompt-cache/prompt-slots.ts'
 import { contextExceeded, isCacheFault, requestError } from './request-error.ts'
-import type { RequestLogCorrelation } from './request-log-correlation.ts'
 import { type EngineBody, readJson, readText } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
 import { afterThinking, requireSchemas, thinkingMarks, thinkingWriter } from './template-thinking.ts'
@@ -45,7 +44,8 @@ export interface CallsOptions {
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
   template?: string
   promptSlots: PromptSlots
-  marks?: RequestLogCorrelation
+  /** Adds a line to the engine's log. */
+  mark?: (line: string) => void
   /** Refuses requests for log probabilities, if the engine may not know them. */
   refuseProbabilities?: (() => never) | undefined
   /** Knows which parts of requests may trap the engine. By default the engine gets its own guard. */
@@ -58,7 +58,7 @@ export interface CallsOptions {
  * and would otherwise continue for no one. Only short answers are requested in one piece (`isShortAnswer`).
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
-  const { request, alias, mode, contextSize, metadata, template = '', promptSlots, marks } = options
+  const { request, alias, mode, contextSize, metadata, template = '', promptSlots } = options
   const guard = options.guard ?? createInputGuard(createInputRecords(), alias)
   const thinks = metadata.capabilities.includes('thinking')
   const writeThinking = thinkingWriter(template, thinks)
@@ -129,11 +129,12 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       ticket.answered = true
       return answer
     }
-    const ended = requestId === undefined ? undefined : marks?.begin(requestId, slot.fields.id_slot)
+    const mark = requestId === undefined ? undefined : options.mark
+    mark?.(`request ${requestId} begins in slot ${slot.fields.id_slot}`)
     try {
       await inSlot(slot, signal, ask, take)
     } finally {
-      ended?.()
+      mark?.(`request ${requestId} ends`)
     }
   }
 

@@ -36,7 +36,6 @@ import type { LaunchSpec } from './launch-spec.ts'
 import { followLoad, type LoadedFacts, loadWarnings, MemoryReport } from './loading.ts'
 import { PromptSlots } from './prompt-cache/prompt-slots.ts'
 import { readAhead } from './read-ahead.ts'
-import { RequestLogCorrelation } from './request-log-correlation.ts'
 import { inWorkerPools, lostWorkerFailure, type RpcWorkers } from './rpc-workers.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
 
@@ -143,18 +142,12 @@ async function startEngine(
     child?.kill()
   }
   const read = createOutputReader()
-  const marks = new RequestLogCorrelation(
-    // Marked as clients' text, so that no line of it is mistaken for the reason of a failure.
-    line => page.push(markAsClientText(line)),
-    served => log.debug({ ...names, ...served }, 'a slot of the engine serves a request')
-  )
   function onLine(line: string, stream: 'stdout' | 'stderr'): void {
     const lines = read(line, stream)
     for (const said of lines) {
       if (said.type === 'memory') memory.note(said.use, loading.active)
       if (said.type !== 'text') continue
       const { text, level } = said
-      if (!isQuoted(text)) marks.read(text)
       page.push(level === undefined ? text : `${level[0]!.toUpperCase()} ${text}`)
       // The process is alive, but its GPU will not work again.
       if (killedFor === undefined && !isQuoted(text) && isFatal(text)) killFor(describe({ code: null, signal: null }))
@@ -298,7 +291,8 @@ async function startEngine(
       metadata: spec.variant.metadata,
       template: templateText(spec),
       promptSlots,
-      marks,
+      // Marked as clients' text, so that no line of it is mistaken for the reason of a failure.
+      mark: line => page.push(markAsClientText(line)),
       refuseProbabilities: deps.refuseProbabilities
     }),
     promptSlots,
