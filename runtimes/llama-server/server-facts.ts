@@ -99,19 +99,13 @@ export async function queryVersion(server: string, options: QueryOptions) {
   return version
 }
 
-/** Returns the GPUs that a build has code for, and why others are missing. @throws Error if it does not run */
+/** Returns the GPUs that a build lists, and why others are missing. @throws Error if it does not run */
 export async function queryDevices(server: string, options: QueryOptions) {
   const lines = await runForLines(server, ['--list-devices'], options)
   const listed = parseDevices(lines)
   if (listed === undefined) throw new Error('--list-devices: no list of devices in its output')
-  const log = parseDeviceLog(lines)
-  const problems = log.failure ? [log.failure.message] : []
-  const devices = listed.filter(device => {
-    const reason = whyUnusable(device, log)
-    if (reason !== undefined) problems.push(reason)
-    return reason === undefined
-  })
-  return { devices, problems }
+  const problems = lines.flatMap(line => /\bfailed to initialize \w+: (.+?)\s*$/.exec(line)?.[1] ?? [])
+  return { devices: listed, problems }
 }
 
 /** Makes the log report how many layers are on the GPU, for builds that do not report their memory, see `idleGpu`. */
@@ -158,58 +152,4 @@ export function parseDevices(lines: readonly string[]): BuildDevice[] | undefine
       ...(freeMemory !== undefined && { freeMemory })
     }
   })
-}
-
-export interface DeviceLog {
-  /** By id of the device: compute capability such as `8.6`, or gfx1030 without the suffixes of features. */
-  architectures: Record<string, string>
-  /** Compute capabilities that the build has code for. Absent if it does not report them. */
-  builtFor?: string[]
-  failure?: { code: 'driver_too_old' | 'driver_mismatch' | 'no_device' | 'failed'; message: string }
-}
-
-function failureCode(message: string): NonNullable<DeviceLog['failure']>['code'] {
-  if (/driver version is insufficient/i.test(message)) return 'driver_too_old'
-  if (/unsupported display driver/i.test(message)) return 'driver_mismatch'
-  return /no \S+-capable device/i.test(message) ? 'no_device' : 'failed'
-}
-
-/** Converts `750` to `7.5` and `1210` to `12.1`. Undefined for anything else. */
-function computeCapability(arch: string): string | undefined {
-  const digits = /^(\d{1,2})(\d)0[a-z]?$/.exec(arch.trim())
-  return digits ? `${digits[1]}.${digits[2]}` : undefined
-}
-
-export function parseDeviceLog(lines: readonly string[]): DeviceLog {
-  const log: DeviceLog = { architectures: {} }
-  let backend = 'CUDA'
-  for (const line of lines) {
-    // Newer builds put time and level before each line.
-    const found = /\bfound \d+ (\w+) devices?\b/.exec(line)
-    if (found) backend = found[1]!
-    const device = /\bDevice (\d+): (?:.*), (?:compute capability (\d+\.\d+)|(gfx[0-9a-f]+))\b/.exec(line)
-    if (device) log.architectures[`${backend}${device[1]}`] = (device[2] ?? device[3])!
-    const archs = /\bARCHS = ([\w,]+)/.exec(line)
-    if (archs) log.builtFor = archs[1]!.split(',').flatMap(arch => computeCapability(arch) ?? [])
-    const failure = /\bfailed to initialize \w+: (.+?)\s*$/.exec(line)
-    if (failure) log.failure = { code: failureCode(failure[1]!), message: failure[1]! }
-  }
-  return log
-}
-
-const capabilityNumber = (capability: string) => {
-  const [major, minor] = capability.split('.')
-  return Number(major) * 100 + Number(minor)
-}
-
-/** Explains why a listed device cannot run this build's code, if so (ggml_cuda_highest_compiled_arch). */
-export function whyUnusable(device: Pick<BuildDevice, 'id' | 'description'>, log: DeviceLog): string | undefined {
-  const capability = log.architectures[device.id]
-  if (!capability || !/^\d+\.\d+$/.test(capability) || !log.builtFor || log.builtFor.length === 0) return undefined
-  if (log.builtFor.some(arch => capabilityNumber(arch) <= capabilityNumber(capability))) return undefined
-  const oldest = log.builtFor.reduce((least, arch) => (capabilityNumber(arch) < capabilityNumber(least) ? arch : least))
-  return (
-    `${device.description} has compute capability ${capability}, but this build has code only for ${oldest} and newer. ` +
-    'Use an older CUDA build.'
-  )
 }

@@ -40,7 +40,7 @@ import {
 import { addressFromLocation, pciAddress, pciId, pciName } from '../../../../plugins/running/hardware/pci.ts'
 import { parseCpuinfo, parseLscpu } from '../../../../plugins/running/hardware/processor.ts'
 import { parseVulkaninfo, vendorsFromDriverFiles } from '../../../../plugins/running/hardware/vulkan-drivers.ts'
-import { parseDeviceLog, parseDevices, whyUnusable } from '../../../../runtimes/llama-server/server-facts.ts'
+import { parseDevices } from '../../../../runtimes/llama-server/server-facts.ts'
 import { readFixture } from '../../../support/fixture.ts'
 import { randomBelow } from '../../../support/random.ts'
 import { trialCount } from '../../../support/trial-count.ts'
@@ -76,7 +76,7 @@ const PARSERS: Record<string, (...given: any[]) => unknown> = {
   ...{ smiProblem, capabilityOfName, capabilityOfId, cudaFromDriver, amdChip, gfxFromTargetVersion, gfxName },
   ...{ parseKfdNode, foldPartitions, amdMemory, toSighting, metalBudget, vendorsFromDriverFiles },
   ...{ pciName, pciAddress, addressFromLocation, pciId },
-  ...{ groupMemory, withinLimits, parseLdconfig, librariesAmong, parseDevices, parseDeviceLog, whyUnusable }
+  ...{ groupMemory, withinLimits, parseLdconfig, librariesAmong, parseDevices }
 }
 
 interface Case {
