@@ -4,6 +4,8 @@ import type { LogTail } from '../../core/system/log-tail.ts'
 import { isQuoted, withoutFolders } from './engine-logs.ts'
 import type { ProcessExit } from './engine-process.ts'
 import FACTS from './failure-causes.json' with { type: 'json' }
+/** What memory was for, and its bytes, in the wordings of several back ends. */
+import MEMORY from './memory-failures.json' with { type: 'json' }
 
 /** The names of causes are stable, because programs read them in `details.cause`. See `docs/failures.md`. */
 export type FailureCause = keyof typeof FACTS
@@ -27,6 +29,8 @@ interface CauseFacts {
   reaction: Reaction
   /** The problem and its solution. `$1` and so on stand for the groups of the pattern that matched. */
   sentence: string
+  /** Signals, exit codes of shells (128 plus the signal, 126, 127) and Windows statuses, if no line explains the end. */
+  endings?: readonly string[]
   /** Lines that are a cause by themselves. A pattern may have its own sentence. */
   lines?: readonly Pattern[]
   /** Lines that are also printed when llama-server continues, or after a failure that has its own line. */
@@ -61,7 +65,7 @@ export interface Failure {
 }
 
 export interface FailureDetails {
-  stage?: keyof typeof PURPOSES
+  stage?: string
   /** As llama-server names it, such as CUDA0. */
   device?: string
   /** Bytes of the allocation that failed. */
@@ -230,38 +234,15 @@ export function isFatal(line: string): boolean {
 
 /** Lines after the decisive line that may still belong to it. */
 const MAX_FOLLOWING_LINES = 8
-const MIB = 2 ** 20
-
-const STAGES: [keyof typeof PURPOSES, RegExp][] = [
-  ['projector', /clip_|mtmd|mmproj|CLIP model/],
-  ['kv_cache', /kv[ _-]?cache|KV buffer|kv cache/i],
-  ['compute', /graph_reserve|sched_reserve|gallocr_reserve|compute (?:pp |tg )?buffers?/],
-  ['weights', /load_tensors|alloc_tensor_range|error loading model|unable to allocate/]
-]
-const PURPOSES = {
-  weights: 'for the weights',
-  kv_cache: 'for the KV cache (num_ctx × num_parallel)',
-  compute: 'for computing',
-  warmup: 'at the first evaluation',
-  projector: 'for the projector'
-}
 
 function stageOf(lines: readonly string[], index: number): FailureDetails['stage'] {
   const around = lines.slice(index, index + MAX_FOLLOWING_LINES)
-  for (const [stage, pattern] of STAGES) if (around.some(line => pattern.test(line))) return stage
+  const found = MEMORY.stages.find(({ pattern }) => pattern && around.some(line => line.match(pattern)))
+  if (found) return found.stage
   const before = lines.slice(Math.max(0, index - MAX_FOLLOWING_LINES), index)
   if (before.some(line => /warming up/.test(line))) return 'warmup'
   return before.some(line => /load_tensors/.test(line)) ? 'weights' : undefined
 }
-
-/** Patterns for the bytes that could not be allocated, in the wordings of several back ends. */
-const SIZES: [RegExp, number][] = [
-  [/(?:allocation|buffer) of size (\d+)/, 1],
-  [/allocating ([\d.]+) MiB on device/, MIB],
-  [/allocate (\d+) bytes/i, 1],
-  [/size = +([\d.]+) MiB/, MIB],
-  [/attempted to allocate +([\d.]+) MB/, MIB]
-]
 
 function memoryFacts(lines: readonly string[], index: number): { details: FailureDetails; remark?: string } {
   const details: FailureDetails = {}
@@ -270,15 +251,15 @@ function memoryFacts(lines: readonly string[], index: number): { details: Failur
   for (const line of lines.slice(index, index + 3)) {
     const device = /allocate (\w*\d) buffer/.exec(line)?.[1]
     if (device !== undefined) details.device ??= device
-    for (const [pattern, unit] of SIZES) {
-      const match = pattern.exec(line)
+    for (const { pattern, unit } of MEMORY.sizes) {
+      const match = line.match(pattern)
       if (match) details.wanted ??= Math.round(Number(match[1]) * unit)
     }
   }
   const { wanted, device } = details
   if (wanted === undefined && stage === undefined) return { details }
   const what = wanted === undefined ? 'This memory was not available:' : `${formatBytes(wanted)} were not available`
-  const purpose = stage === undefined ? '' : ` ${PURPOSES[stage]}`
+  const purpose = stage === undefined ? '' : ` ${MEMORY.stages.find(each => each.stage === stage)!.purpose}`
   return { details, remark: `${what}${purpose}${device === undefined ? '' : ` on ${device}`}.` }
 }
 
@@ -303,22 +284,11 @@ function factsAt(
   return { details: { device }, remark: `It is ${device}${advice}.` }
 }
 
-/** Ends that no line explains: signals, exit codes of shells (128 plus the signal, 126, 127) and Windows statuses. */
-const ENDINGS: [FailureCause, ...(string | number)[]][] = [
-  ['executable_missing', 126],
-  ['library_missing', 127, 0xc000007b, 0xc0000135, 0xc0000138, 0xc0000139, 0xc0000142],
-  ['illegal_instruction', 'SIGILL', 132, 0xc000001d],
-  ['out_of_memory', 0xc0000017, 0xc000012d],
-  ['read_failed', 'SIGBUS', 135, 0xc0000006],
-  ['killed', 'SIGKILL', 137],
-  ['crashed', 'SIGSEGV', 139, 'SIGABRT', 134, 'SIGFPE', 136, 'SIGTRAP', 133, 'SIGSYS', 159],
-  ['crashed', 0xc0000005, 0xc00000fd, 0xc0000374, 0xc0000409],
-  ['terminated', 129, 130, 143]
-]
-
 function causeFromExit({ code, signal, oomKilled }: ExitFacts): FailureCause {
-  const ending = signal ?? (code === null ? undefined : code >>> 0)
-  const found = ENDINGS.find(([, ...endings]) => endings.some(each => each === ending))?.[0]
+  const isEnding = (each: string) => each === signal || (code !== null && Number(each) === code >>> 0)
+  const found = Object.entries(CAUSES).find(([, { endings }]) => endings?.some(isEnding))?.[0] as
+    | FailureCause
+    | undefined
   if (found === 'killed' && oomKilled) return 'oom_killed'
   return found ?? (signal === null ? 'unknown' : 'terminated')
 }

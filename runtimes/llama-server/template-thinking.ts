@@ -4,6 +4,7 @@ import { CorralError } from '../../core/errors.ts'
 import { templateCode, withoutStrings } from '../../core/models/template-code.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { isConstrained } from './answer-fields.ts'
+import marks from './thinking-marks.json' with { type: 'json' }
 
 /*
  * Writes what a request says about thinking for a chat template, and lets grammars begin after the thinking. Each
@@ -102,19 +103,7 @@ export function requireSchemas({ response_format, json_schema }: EngineFields, t
 }
 
 /** The texts around thinking, and before the answer after and without thinking. */
-const MARKS: readonly { start: string; end: string; after?: string; without?: string }[] = [
-  {
-    start: '<|channel|>analysis<|message|>',
-    end: '<|end|>',
-    after: '<|start|>assistant<|channel|>final<|message|>',
-    without: '<|channel|>final<|message|>'
-  },
-  { start: '<think>', end: '</think>' },
-  { start: '<seed:think>', end: '</seed:think>' },
-  { start: '<|START_THINKING|>', end: '<|END_THINKING|>' },
-  { start: '<|channel>thought', end: '<channel|>' },
-  { start: '[THINK]', end: '[/THINK]' }
-]
+const MARKS: readonly { start: string; end: string; after?: string; without?: string }[] = marks
 
 /** Returns how a template marks thinking, if it is known. */
 export function thinkingMarks(template: string) {
