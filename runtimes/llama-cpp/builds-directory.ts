@@ -2,15 +2,14 @@ import { createHash, randomUUID } from 'node:crypto'
 import { existsSync, readdirSync, rmSync } from 'node:fs'
 import { mkdir, readdir, rm, stat } from 'node:fs/promises'
 import { basename, join, relative, sep } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { check, lock } from 'proper-lockfile'
 import { type Static, type TSchema, Type } from 'typebox'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
-import { errorMessage, isSystemError } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import { fits } from '../../core/system/schema-check.ts'
+import { withShortLock } from '../../core/system/short-lock.ts'
 import { type QueryOptions, queryVersion } from '../llama-server/server-facts.ts'
 import { fileDigest } from './verify-build.ts'
 
@@ -23,7 +22,6 @@ const SELECTION = 'selection.json'
 const FORGOTTEN_AFTER = 24 * 60 * 60 * 1000
 /** Another process then takes over the lock of a dead process. */
 const LOCK_STALE_MS = 10_000
-const LOCK_RETRY = 500
 
 const FailureSchema = Type.Object({
   reason: Type.String(),
@@ -186,31 +184,17 @@ export class BuildsDirectory {
     onWait?: () => void
   ): Promise<T> {
     await mkdir(this.path, { recursive: true })
-    let lost = false
-    const onCompromised = ({ message: reason }: Error) => {
-      lost = true
-      log.warn({ reason }, 'The lock of the llama.cpp builds was lost: this process was suspended for too long.')
-    }
-    let release: (() => Promise<void>) | undefined
-    for (let waiting = false; !release; waiting = true) {
-      signal.throwIfAborted()
-      try {
-        release = await lock(this.path, { stale: LOCK_STALE_MS, onCompromised })
-      } catch (error) {
-        if (!isSystemError(error, 'ELOCKED')) throw error
+    return await withShortLock(this.path, work, {
+      stale: LOCK_STALE_MS,
+      maxWait: Number.POSITIVE_INFINITY,
+      signal,
+      onWait: () => {
         const text = 'Waiting for another process that is installing a llama.cpp build in this directory.'
-        if (!waiting) log.info({ directory: this.path }, text)
-        if (!waiting) onWait?.()
-        while (await check(this.path, { stale: LOCK_STALE_MS })) {
-          await sleep(LOCK_RETRY, undefined, { signal }).catch(() => signal.throwIfAborted())
-        }
-      }
-    }
-    try {
-      return await work()
-    } finally {
-      if (!lost) await release()
-    }
+        log.info({ directory: this.path }, text)
+        onWait?.()
+      },
+      onLost: () => log.warn({}, 'The lock of the llama.cpp builds was lost: this process was suspended for too long.')
+    })
   }
 
   /** Removes the leftovers of interrupted searches: folders that are neither recorded, nor in use, nor reusable. */
