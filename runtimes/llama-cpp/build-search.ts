@@ -119,7 +119,9 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
 
   /** Returns the preferred recorded build of a kind that fits and still works, and reports the attempt. */
   async function recorded(runtime: RuntimeDescriptor, fits: (record: BuildRecord) => boolean, skipFailed: boolean) {
-    const fitting = byPreference(builds.records().filter(record => isOfKind(record, runtime) && fits(record)))
+    const fitting = byPreference(
+      builds.records().filter(record => record.build.runtime === runtime.name && fits(record))
+    )
     for (const source of [...slow, BY_HAND]) {
       for (const record of fitting.filter(record => (sourceOf(record) ?? BY_HAND) === source)) {
         const { failure, build, provenAt } = record
@@ -137,17 +139,6 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       }
     }
     return undefined
-  }
-
-  /** Finds a build for a candidate of the ranking without network or long work. */
-  async function available(
-    candidate: RankedCandidate,
-    all: readonly RankedCandidate[],
-    found: readonly InstantBuild[],
-    skipFailed: boolean
-  ): Promise<Build | undefined> {
-    const at = found.find(({ runtime }) => all[getPosition(runtime, all)] === candidate)
-    return at ? take(at) : await recorded(getDescriptor(candidate), isWanted, skipFailed)
   }
 
   function take({ build, source }: InstantBuild): Build {
@@ -172,7 +163,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       await builds.save(build)
       // Builds that no longer match the source's settings are removed, unless the user installed or selected them.
       for (const record of builds.records()) {
-        const superseded = sourceOf(record) === source && isOfKind(record, runtime) && !isWanted(record)
+        const superseded = sourceOf(record) === source && record.build.runtime === runtime.name && !isWanted(record)
         const needed = record.installed || [selection.selected, selection.previous].includes(record.build.id)
         if (superseded && !needed) await builds.remove(record)
       }
@@ -253,48 +244,45 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     return found
   }
 
-  async function quick(found: readonly InstantBuild[]): Promise<Build | undefined> {
-    const all = considered(ranking)
-    for (const candidate of all) {
-      const build = await available(candidate, all, found, true)
-      if (build || !slow.every(source => toFailure(source, getDescriptor(candidate)))) return build
+  /**
+   * Goes down the ranking to the first build that works. Without the network it stops at a kind for which a source has
+   * not failed yet.
+   */
+  async function descend(all: readonly RankedCandidate[], found: readonly InstantBuild[], isOnline: boolean) {
+    const down = new Set<BuildSource>()
+    const tried = new Set<string>()
+    for (const skipFailed of isOnline ? [true, false] : [true]) {
+      for (const candidate of all) {
+        const runtime = getDescriptor(candidate)
+        // Another process may have made a build while this process waited for the lock.
+        const at = found.find(({ runtime }) => all[getPosition(runtime, all)] === candidate)
+        const known = at ? take(at) : await recorded(runtime, isWanted, skipFailed)
+        if (known) return known
+        if (!isOnline) {
+          if (slow.every(source => toFailure(source, runtime))) continue
+          return undefined
+        }
+        for (const source of candidate.usable ? slow : []) {
+          const failure = toFailure(source, runtime)
+          const attempt = `${source.name} ${runtime.name}`
+          if (skipFailed && failure) {
+            const advice = 'It will be tried again after a day, or when the hardware or its driver changes.'
+            attempts.settle(source, runtime.name, 'failed', `it failed on ${failure.at}: ${failure.reason}`, advice)
+          } else if (down.has(source)) {
+            attempts.settle(source, runtime.name, 'not tried', 'it was already unavailable for another kind')
+          } else if (!tried.has(attempt)) {
+            tried.add(attempt)
+            await builds.removeLeftovers()
+            const build = await provide(source, runtime)
+            if (build === 'source unavailable') down.add(source)
+            else if (build) return build
+          }
+        }
+        const outdated = await recorded(runtime, isFromSlow, skipFailed)
+        if (outdated) return outdated
+      }
     }
     return undefined
-  }
-
-  async function thorough(found: readonly InstantBuild[]): Promise<Build | undefined> {
-    const all = considered(await untilAborted(context.liveRanking(), signal))
-    return await builds.locked(async () => {
-      const down = new Set<BuildSource>()
-      const tried = new Set<string>()
-      for (const skipFailed of [true, false]) {
-        for (const candidate of all) {
-          const runtime = getDescriptor(candidate)
-          // Another process may have made a build while this process waited for the lock.
-          const known = await available(candidate, all, found, skipFailed)
-          if (known) return known
-          for (const source of candidate.usable ? slow : []) {
-            const failure = toFailure(source, runtime)
-            const attempt = `${source.name} ${runtime.name}`
-            if (skipFailed && failure) {
-              const advice = 'It will be tried again after a day, or when the hardware or its driver changes.'
-              attempts.settle(source, runtime.name, 'failed', `it failed on ${failure.at}: ${failure.reason}`, advice)
-            } else if (down.has(source)) {
-              attempts.settle(source, runtime.name, 'not tried', 'it was already unavailable for another kind')
-            } else if (!tried.has(attempt)) {
-              tried.add(attempt)
-              await builds.removeLeftovers()
-              const build = await provide(source, runtime)
-              if (build === 'source unavailable') down.add(source)
-              else if (build) return build
-            }
-          }
-          const outdated = await recorded(runtime, isFromSlow, skipFailed)
-          if (outdated) return outdated
-        }
-      }
-      return undefined
-    }, context)
   }
 
   if (choice !== undefined) {
@@ -331,8 +319,11 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       }
     }
     build ??= await selected()
-    build ??= await quick(found)
-    if (slow.length > 0) build ??= await thorough(found)
+    build ??= await descend(considered(ranking), found, false)
+    if (slow.length > 0 && !build) {
+      const all = considered(await untilAborted(context.liveRanking(), signal))
+      build = await builds.locked(() => descend(all, found, true), context)
+    }
     // The build works, but is of no ranked kind.
     if (found[0]) build ??= take(found[0])
     for (const source of build ? [] : skipped) {
@@ -345,11 +336,6 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   }
   const text = missingText(options.attempts, considered(ranking))
   throw new CorralError('runtime_missing', text, { details: { attempts: options.attempts } })
-}
-
-/** Whether a recorded build is of a kind. Old records do not name their kind. */
-function isOfKind({ build }: BuildRecord, { name, kind }: RuntimeDescriptor): boolean {
-  return build.runtime === undefined ? build.kind === kind : build.runtime === name
 }
 
 /** Sorts records, newest first: builds that corral chose come before the user's, then newer releases. Pure. */

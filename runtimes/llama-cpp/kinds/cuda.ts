@@ -1,12 +1,10 @@
 import type { Fit, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
 import {
-  archiveNamed,
-  BUILT_ON,
+  archivesOf,
   compareVersions,
   fitFor,
   listNames,
-  RELEASE_TAG,
   SCORES,
   unfit,
   vendorProblems,
@@ -14,15 +12,13 @@ import {
 } from './scores.ts'
 
 interface CudaKind {
-  major: number
+  major: 12 | 13
   /** Score on a machine that has everything this kind needs. */
   base: number
   /** Oldest driver for this toolkit. */
   drivers: { linux: string; win32: string }
   /** Lowest compute capability that the toolkit compiles for. */
   capability: string
-  /** Architectures with release archives. */
-  archives: { linux: string[]; win32: string[] }
 }
 
 /** Drivers after 580 do not support cards below this compute capability. */
@@ -37,7 +33,7 @@ function driverFix({ architecture }: Gpu): string {
   )
 }
 
-function cudaKind({ major, base, drivers, capability, archives }: CudaKind): RuntimeDescriptor {
+function cudaKind({ major, base, drivers, capability }: CudaKind): RuntimeDescriptor {
   const title = `CUDA ${major}`
 
   function findFault(gpu: Gpu, platform: string): Fit['missing'][number] | undefined {
@@ -67,18 +63,6 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
   const getUsed = ({ gpus, platform }: Hardware) =>
     gpus.filter(gpu => gpu.vendor === 'nvidia' && !findFault(gpu, platform))
 
-  /** Each archive has a companion with the toolkit's libraries. The companion's name may lack the tag. */
-  const archivesFor = (platform: 'linux' | 'win32', system: string, glibc?: string) =>
-    archives[platform].map(arch =>
-      archiveNamed(platform, arch, `${system}-cuda-(${major})\\.(\\d+)-${arch}`, {
-        companion: ([, , minor]) =>
-          new RegExp(
-            `^cudart-llama-(?:${RELEASE_TAG}-)?bin-${system}-cuda-${major}\\.${minor}-${arch}\\.(?:tar\\.gz|zip)$`
-          ),
-        ...(glibc && { glibc })
-      })
-    )
-
   return {
     name: `cuda-${major}`,
     kind: 'cuda',
@@ -98,7 +82,7 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
       const details = [driver?.version && `driver ${driver.version}`, driver?.cuda && `CUDA up to ${driver.cuda}`]
       return fitFor(used, hardware, { base, missing, detail: details.filter(Boolean).join(', ') })
     },
-    archives: [...archivesFor('linux', 'ubuntu', BUILT_ON.ubuntu2404), ...archivesFor('win32', 'win')],
+    archives: archivesOf(`cuda-${major}`),
     accepts([, versionMajor, versionMinor], hardware) {
       const highest = getUsed(hardware).find(({ driver }) => driver?.cuda)?.driver?.cuda
       return highest === undefined || compareVersions(`${versionMajor}.${versionMinor}`, highest) <= 0
@@ -118,8 +102,7 @@ export const cuda13 = cudaKind({
   major: 13,
   base: SCORES.cuda13,
   drivers: { linux: '580', win32: '580' },
-  capability: '7.5',
-  archives: { linux: ['x64', 'arm64'], win32: ['x64', 'arm64'] }
+  capability: '7.5'
 })
 
 /** For older drivers, and for cards from Maxwell to Volta, which CUDA 13 no longer supports. */
@@ -127,6 +110,5 @@ export const cuda12 = cudaKind({
   major: 12,
   base: SCORES.cuda12,
   drivers: { linux: '525.60.13', win32: '527.41' },
-  capability: '5.0',
-  archives: { linux: ['x64', 'arm64'], win32: ['x64'] }
+  capability: '5.0'
 })

@@ -3,8 +3,7 @@ import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
 import { cuda12, cuda13 } from './cuda.ts'
 import { rocm } from './rocm.ts'
 import {
-  archiveNamed,
-  BUILT_ON,
+  archivesOf,
   cardsFor,
   fitAt,
   fitFor,
@@ -33,7 +32,7 @@ const metal: RuntimeDescriptor = {
     const usable = gpus.filter(gpu => gpu.usable)
     return fitAt(SCORES.byChoice, [why], usable)
   },
-  archives: [archiveNamed('darwin', 'arm64', 'macos-arm64')],
+  archives: archivesOf('metal'),
   usesDevice: ({ id }) => /^(?:MTL|Metal)\d*$/i.test(id)
 }
 
@@ -59,12 +58,8 @@ export const sycl: RuntimeDescriptor = {
     const base = cards.some(({ type }) => type !== 'integrated') ? SCORES.sycl : SCORES.syclIntegrated
     return fitFor(cards, hardware, { base, library, missing: library ? problems : [...problems, oneApi] })
   },
-  // According to llama.cpp's documentation, half precision is mostly faster.
-  archives: [
-    archiveNamed('linux', 'x64', 'ubuntu-sycl-fp16-x64', { glibc: BUILT_ON.ubuntu2404 }),
-    archiveNamed('linux', 'x64', 'ubuntu-sycl-fp32-x64', { glibc: BUILT_ON.ubuntu2404 }),
-    archiveNamed('win32', 'x64', 'win-sycl-x64')
-  ],
+  // According to llama.cpp's documentation, half precision, which comes first, is mostly faster.
+  archives: archivesOf('sycl'),
   usesDevice: ({ id }) => /^SYCL\d+$/i.test(id)
 }
 
@@ -122,12 +117,7 @@ export const vulkan: RuntimeDescriptor = {
     const reasons = used.every(({ vendor }) => vendor === 'qualcomm') ? [slow] : []
     return fitFor(used, hardware, { base: baseOf(used), library, missing, reasons })
   },
-  archives: [
-    archiveNamed('linux', 'x64', 'ubuntu-vulkan-x64', { glibc: BUILT_ON.ubuntu2204 }),
-    archiveNamed('linux', 'arm64', 'ubuntu-vulkan-arm64', { glibc: BUILT_ON.ubuntu2404 }),
-    archiveNamed('win32', 'x64', 'win-vulkan-x64'),
-    archiveNamed('win32', 'arm64', 'win-vulkan-arm64')
-  ],
+  archives: archivesOf('vulkan'),
   usesDevice: ({ id, description }) => /^Vulkan\d+$/i.test(id) && !SOFTWARE_RENDERERS.test(description)
 }
 
@@ -141,15 +131,7 @@ export const cpu: RuntimeDescriptor = {
     const reasons = [`It works on every machine, here on ${model}.`]
     return fitAt(SCORES.cpu, slow ? [...reasons, 'This processor has no AVX2, so answers will be slow.'] : reasons)
   },
-  archives: [
-    archiveNamed('linux', 'x64', 'ubuntu-x64', { glibc: BUILT_ON.ubuntu2204 }),
-    archiveNamed('linux', 'arm64', 'ubuntu-arm64', { glibc: BUILT_ON.ubuntu2404 }),
-    archiveNamed('linux', 's390x', 'ubuntu-s390x', { glibc: BUILT_ON.ubuntu2404 }),
-    archiveNamed('darwin', 'x64', 'macos-x64'),
-    archiveNamed('darwin', 'arm64', 'macos-arm64'),
-    archiveNamed('win32', 'x64', 'win-cpu-x64'),
-    archiveNamed('win32', 'arm64', 'win-cpu-arm64')
-  ],
+  archives: archivesOf('cpu'),
   environment: ({ platform, arch }): Record<string, string> =>
     // The archive for Apple silicon includes Metal.
     platform === 'darwin' && arch === 'arm64' ? { GGML_METAL_DEVICES: '0' } : {},

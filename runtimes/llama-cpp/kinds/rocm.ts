@@ -1,8 +1,7 @@
 import type { Fit, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu } from '../../../core/contracts/hardware.ts'
 import {
-  archiveNamed,
-  BUILT_ON,
+  archivesOf,
   cardsFor,
   fitFor,
   hasLibrary,
@@ -95,12 +94,7 @@ export const rocm: RuntimeDescriptor = {
     const reasons = base === SCORES.rocm ? [] : ['Vulkan is the safer choice for this card.']
     return fitFor(used, hardware, { base, library, missing, detail, reasons })
   },
-  archives: [
-    archiveNamed('linux', 'x64', 'ubuntu-rocm-(\\d+)\\.(\\d+)-x64', { glibc: BUILT_ON.ubuntu2404 }),
-    archiveNamed('win32', 'x64', 'win-rocm-(\\d+)\\.(\\d+)-x64'),
-    // The archive's name until mid-2026.
-    archiveNamed('win32', 'x64', 'win-hip-radeon-x64')
-  ],
+  archives: archivesOf('rocm'),
   environment(hardware): Record<string, string> {
     const used = relevantVendorGpus('amd', hardware).filter(gpu => getGrade(gpu, hardware.platform) !== 'foreign')
     const visible = visibleDevices('amd', used, hardware)

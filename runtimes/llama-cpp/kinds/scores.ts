@@ -1,5 +1,6 @@
 import type { ArchivePattern, Fit } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
+import archives from './archives.json' with { type: 'json' }
 
 /** Scores of kinds on a machine with everything they need: the vendors' APIs, Vulkan, then the processor. */
 export const SCORES = {
@@ -119,20 +120,28 @@ export const fitAt = (score: number, reasons: string[], gpus: readonly Gpu[] = [
 
 export const unfit = (reason: string, missing: Fit['missing'] = []): Fit => ({ ...fitAt(0, [reason]), missing })
 
-/** Lowest glibc for release builds made on each system. Only used symbols matter. */
-export const BUILT_ON = { ubuntu2204: '2.34', ubuntu2404: '2.38' } as const
-
 /** The tag of a release, nightly (`b11347`) or stable (`v0.6.0`), as part of a regular expression. */
-export const RELEASE_TAG = '(?:b\\d+|v\\d+\\.\\d+\\.\\d+)'
+const RELEASE_TAG = '(?:b\\d+|v\\d+\\.\\d+\\.\\d+)'
 
-/** Matches the archives of releases whose middle part is `name`, a regular expression. */
-export function archiveNamed(
-  platform: ArchivePattern['platform'],
-  arch: string,
-  name: string,
-  more: Pick<ArchivePattern, 'glibc' | 'companion'> = {}
-): ArchivePattern {
-  return { platform, arch, archive: new RegExp(`^llama-${RELEASE_TAG}-bin-${name}\\.(?:tar\\.gz|zip)$`), ...more }
+type ArchiveRow = [platform: ArchivePattern['platform'], arch: string, name: string, glibc?: string]
+
+/**
+ * Returns the patterns of a kind's release archives. Archives for CUDA have a companion with the toolkit's libraries,
+ * whose name may lack the tag. The minimum glibc is that of the system on which they are made.
+ */
+export function archivesOf(kind: keyof typeof archives): ArchivePattern[] {
+  return (archives[kind] as ArchiveRow[]).map(([platform, arch, name, glibc]) => ({
+    platform,
+    arch,
+    archive: new RegExp(`^llama-${RELEASE_TAG}-bin-${name}\\.(?:tar\\.gz|zip)$`),
+    ...(glibc !== undefined && { glibc }),
+    ...(kind.startsWith('cuda') && {
+      companion: ([file]) => {
+        const middle = file.replace(/^.*?-(?=bin-)|\.(tar\.gz|zip)$/g, '').replaceAll('.', '\\.')
+        return new RegExp(`^cudart-llama-(?:${RELEASE_TAG}-)?${middle}\\.(?:tar\\.gz|zip)$`)
+      }
+    })
+  }))
 }
 
 export function installPackage(debian: string, fedora: string, arch: string): string {
@@ -173,30 +182,23 @@ export function archiveTag(name: string): string | undefined {
   return new RegExp(`^llama-(${RELEASE_TAG})(?:-|$)`).exec(name)?.[1]
 }
 
-/** Returns the number of a nightly release. Higher is newer. Undefined for stable releases. */
-export function nightlyNumber(tag: string | undefined): number | undefined {
-  const digits = /^b(\d+)$/.exec(tag ?? '')?.[1]
-  return digits === undefined ? undefined : Number(digits)
+/** Returns the kind and version of a release: stable (`v0.6.0`) or nightly (`b11347`). Undefined for others. */
+export function parseTag(tag: string | undefined): { isStable: boolean; version: string } | undefined {
+  const [, version, nightly] = /^(?:v(\d+\.\d+\.\d+)|b(\d+))$/.exec(tag ?? '') ?? []
+  const found = version ?? nightly
+  return found === undefined ? undefined : { isStable: version !== undefined, version: found }
 }
 
-/** Returns the version of a stable release, such as `0.6.0`. Undefined for nightly releases. */
-export function stableVersion(tag: string | undefined): string | undefined {
-  return /^v(\d+\.\d+\.\d+)$/.exec(tag ?? '')?.[1]
-}
-
-/** Whether the server's newest release is newer, or not comparable: nightly releases have numbers, stable ones versions. */
+/** Whether the server's newest release is newer, or not comparable because it is of the other kind. */
 export function isNewerRelease(offered: string, present: string | undefined): boolean {
-  const [number, own] = [nightlyNumber(offered), nightlyNumber(present)]
-  if (number !== undefined && own !== undefined) return number > own
-  const [version, ownVersion] = [stableVersion(offered), stableVersion(present)]
-  if (version !== undefined && ownVersion !== undefined) return compareVersions(version, ownVersion) > 0
+  const [theirs, own] = [parseTag(offered), parseTag(present)]
+  if (theirs && own && theirs.isStable === own.isStable) return compareVersions(theirs.version, own.version) > 0
   return offered !== present
 }
 
 /** Orders the releases of installed builds by preference: stable releases, then nightly ones, each newest first. */
 export function byRelease(a: string | undefined, b: string | undefined): number {
-  const [left, right] = [stableVersion(a), stableVersion(b)]
-  if (left !== undefined && right !== undefined) return compareVersions(right, left)
-  if (left !== undefined || right !== undefined) return left === undefined ? 1 : -1
-  return (nightlyNumber(b) ?? -1) - (nightlyNumber(a) ?? -1)
+  const parse = (tag: string | undefined) => parseTag(tag) ?? { isStable: false, version: '-1' }
+  const [left, right] = [parse(a), parse(b)]
+  return Number(right.isStable) - Number(left.isStable) || compareVersions(right.version, left.version)
 }

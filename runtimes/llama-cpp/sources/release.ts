@@ -13,7 +13,7 @@ import {
   type ReleaseServerOptions
 } from '../../../core/system/release-server.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
-import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from '../kinds/scores.ts'
+import { archiveTag, byRelease, parseTag, releaseTag } from '../kinds/scores.ts'
 import { chooseArchives, whyUnsupported } from '../ranking.ts'
 import { placeArchives } from './archive.ts'
 import bundled from './bundled-release.json' with { type: 'json' }
@@ -61,7 +61,7 @@ export async function findRelease(
   const findNightly = async ({ assets }: Release): Promise<Release | undefined> => {
     const pointer = assets.find(({ name }) => name === NIGHTLY_TAG)
     const nightlyTag = pointer && (await server.text(pointer, signal)).trim()
-    if (nightlyNumber(nightlyTag) === undefined) return undefined
+    if (parseTag(nightlyTag)?.isStable !== false) return undefined
     const nightly = await server.byTag(nightlyTag!, signal)
     return serves(nightly.assets) ? nightly : undefined
   }
@@ -77,9 +77,9 @@ export async function findRelease(
   for (let page = 1; page <= PAGES; page++) {
     const releases = await server.recent(page, signal)
     const serving = releases.filter(({ assets }) => serves(assets)).sort((a, b) => byRelease(a.tag_name, b.tag_name))
-    const nightly = serving.find(({ tag_name }) => nightlyNumber(tag_name) !== undefined)
+    const nightly = serving.find(({ tag_name }) => parseTag(tag_name)?.isStable === false)
     if (nightly) return nightly
-    older ??= serving.find(({ tag_name }) => stableVersion(tag_name) !== undefined)
+    older ??= serving.find(({ tag_name }) => parseTag(tag_name)?.isStable)
     if (releases.length === 0) break
   }
   return older
@@ -185,7 +185,7 @@ export function releaseSource(
     name: 'release',
     description: `release "${tag}" of ${repository} from ${api_url}`,
     // Without the network it is unknown which nightly a stable release names.
-    wants: ({ id }) => nightlyNumber(tag) === undefined || releaseTag(id) === tag,
+    wants: ({ id }) => parseTag(tag)?.isStable !== false || releaseTag(id) === tag,
     async provide({ runtime, hardware, signal, onProgress, explain }) {
       onProgress?.({ phase: 'downloading', subject: 'llama.cpp' })
       const found = await releases.find(runtime, hardware, { signal })
