@@ -1,5 +1,6 @@
 import type { Fit, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu } from '../../../core/contracts/hardware.ts'
+import cards from './amd-cards.json' with { type: 'json' }
 import {
   archivesOf,
   cardsFor,
@@ -12,18 +13,11 @@ import {
   visibleDevices
 } from './scores.ts'
 
-/** The architectures of the official archives (`gpu_targets` in llama.cpp's release workflow). */
-const CDNA = 'gfx908 gfx90a gfx942 gfx950'
-const RDNA =
-  'gfx1010 gfx1011 gfx1012 gfx1030 gfx1031 gfx1032 gfx1033 gfx1034 gfx1035 gfx1036 gfx1100 gfx1101 gfx1102 gfx1103 ' +
-  'gfx1150 gfx1151 gfx1152 gfx1200 gfx1201'
-const COMPILED_FOR: Record<string, string> = { linux: `${CDNA} ${RDNA}`, win32: `${RDNA} gfx1153` }
-
-/** The architectures that AMD's own libraries support. The archives do not contain these libraries. */
-const SUPPORTED_BY_AMD = `${CDNA} gfx1030 gfx1100 gfx1101 gfx1102 gfx1151 gfx1200 gfx1201`
-
-/** Names that only early drivers used. */
-const EARLY_NAMES: Record<string, string> = { gfx940: 'gfx942', gfx941: 'gfx942' }
+/**
+ * By platform: the architectures of the official archives (`gpu_targets` in llama.cpp's release workflow). AMD's own
+ * libraries, which are not in the archives, support fewer. `early` names are those that only early drivers used.
+ */
+const CARDS: { compiled: Record<string, string>; supported: string; early: Record<string, string> } = cards
 
 const INSTALL =
   'Install ROCm: https://rocm.docs.amd.com/projects/install-on-linux (Linux) or the HIP SDK of ' +
@@ -42,9 +36,9 @@ type Grade = 'supported' | 'unknown' | 'unsupported' | 'foreign'
 
 function getGrade({ architecture }: Gpu, platform: string): Grade {
   if (architecture === undefined) return 'unknown'
-  const name = EARLY_NAMES[architecture] ?? architecture
-  if (!COMPILED_FOR[platform]?.split(' ').includes(name)) return 'foreign'
-  return SUPPORTED_BY_AMD.split(' ').includes(name) ? 'supported' : 'unsupported'
+  const name = CARDS.early[architecture] ?? architecture
+  if (!CARDS.compiled[platform]?.split(' ').includes(name)) return 'foreign'
+  return CARDS.supported.split(' ').includes(name) ? 'supported' : 'unsupported'
 }
 
 function getScore(gpu: Gpu, platform: string): number {
@@ -56,7 +50,7 @@ function getScore(gpu: Gpu, platform: string): number {
 
 function findShortcoming(gpu: Gpu, platform: string): Fit['missing'] {
   const { name, architecture = '' } = gpu
-  if (EARLY_NAMES[architecture]) {
+  if (CARDS.early[architecture]) {
     return [{ what: `The driver reports ${name} as ${architecture}, an old name of gfx942.`, fix: INSTALL }]
   }
   const version = platform === 'linux' ? overrideVersion(architecture) : undefined

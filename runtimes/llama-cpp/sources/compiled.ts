@@ -27,6 +27,7 @@ import { packageRoot } from '../../../core/system/package-info.ts'
 import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
 import { hasLibrary } from '../kinds/scores.ts'
 import { isProgramOrLibrary, PROGRAMS, prebuiltLibraries, programsIn } from '../programs.ts'
+import cmakeSettings from './cmake-settings.json' with { type: 'json' }
 import { copyConverter, fetchPackage, fetchSource, type LlamaSource, type SourcePackage } from './llama-source.ts'
 
 export interface SourceOptions extends Omit<SourcePackage, 'work'> {
@@ -168,20 +169,7 @@ const FULL_BUILDS: Partial<Record<BuildKind, FullBuild>> = {
   cpu: { what: 'for the processor' }
 }
 
-const FULL_SETTINGS = {
-  BUILD_SHARED_LIBS: 'ON',
-  CMAKE_BUILD_WITH_INSTALL_RPATH: 'ON',
-  CMAKE_INSTALL_RPATH: process.platform === 'darwin' ? '@loader_path' : '$ORIGIN',
-  GGML_NATIVE: 'ON',
-  GGML_RPC: 'ON',
-  LLAMA_BUILD_TESTS: 'OFF',
-  LLAMA_BUILD_EXAMPLES: 'OFF',
-  LLAMA_BUILD_APP: 'OFF',
-  LLAMA_BUILD_UI: 'OFF',
-  LLAMA_USE_PREBUILT_UI: 'OFF',
-  // Engines are reached only through a Unix socket or the loopback interface, and download nothing.
-  LLAMA_OPENSSL: 'OFF'
-}
+const RPATH = { CMAKE_INSTALL_RPATH: process.platform === 'darwin' ? '@loader_path' : '$ORIGIN' }
 
 /** Returns the major version of CUDA that a kind of build is for: 0 if its name has none, undefined for other kinds. */
 function cudaVersion({ kind, name }: RuntimeDescriptor): number | undefined {
@@ -219,7 +207,8 @@ async function routesFor(
       return routes
     }
   }
-  const all = { ...FULL_SETTINGS, ...settings?.(tools, hardware) }
+  // There is no OpenSSL: engines are reached only through a Unix socket or the loopback interface, and download nothing.
+  const all = { ...cmakeSettings, ...RPATH, ...settings?.(tools, hardware) }
   routes.push({
     what,
     packages: [],

@@ -1,6 +1,7 @@
 import type { Build, BuildDevice } from '../../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { Gpu, MemoryNow } from '../../../core/contracts/hardware.ts'
+import figures from './memory-figures.json' with { type: 'json' }
 
 export interface Device {
   /** The pool of its memory: its own, or `host` if it shares the machine's memory. */
@@ -69,16 +70,8 @@ const GIB = 2 ** 30
 /** llama-server's own default for `--fit-target`. */
 const MARGIN = GIB
 
-/** Bytes that a process uses on a device for the driver's context and the kernels, as measured with llama-server. */
-const OVERHEAD: Record<Build['kind'], number> = {
-  cpu: 0,
-  cuda: 512 * MIB,
-  rocm: 512 * MIB,
-  metal: 64 * MIB,
-  vulkan: 192 * MIB,
-  sycl: 256 * MIB,
-  unknown: 256 * MIB
-}
+/** MiB that a process uses on a device for the driver's context and the kernels, as measured with llama-server. */
+const OVERHEAD: Record<Build['kind'], number> = figures.deviceOverheadMiB
 
 export type MatchedDevice = ReturnType<typeof matchDevices>[number]
 
@@ -159,7 +152,7 @@ export function devicePools(
     },
     /** The devices as they would be without other engines. */
     devices: known.map((entry): Device => {
-      return { pool: nameOf(entry), budget: allowed(getTotal(entry)!), overhead: OVERHEAD[build.kind] }
+      return { pool: nameOf(entry), budget: allowed(getTotal(entry)!), overhead: OVERHEAD[build.kind] * MIB }
     }),
     /** Bytes of each device to be left free, if configured. */
     margins:

@@ -7,6 +7,7 @@ import { setNewest } from '../../../core/system/collections.ts'
 import { pooledBatch } from '../arguments.ts'
 import type { EngineBounds, LaunchSpec } from '../launch-spec.ts'
 import { type Device, type Parts, place } from './device-placement.ts'
+import figures from './memory-figures.json' with { type: 'json' }
 import {
   type ComputeOptions,
   cacheByLayer,
@@ -189,20 +190,12 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   }
 }
 
-/** Flags with a value, in all their spellings in llama-server's `--help`. */
-const SPELLINGS = {
-  // Tokens of all slots together.
-  context: '-c --ctx-size',
-  slots: '-np --parallel',
-  batch: '-ub --ubatch-size',
-  gpuLayers: '-ngl --gpu-layers --n-gpu-layers',
-  checkpoints: '-ctxcp --ctx-checkpoints --swa-checkpoints',
-  cache_type_k: '-ctk --cache-type-k',
-  cache_type_v: '-ctv --cache-type-v'
-}
-type FlagName = keyof typeof SPELLINGS
+type FlagName = keyof typeof figures.flags
+/** Flags with a value, in all their spellings in llama-server's `--help`. Contexts are the tokens of all slots. */
 const NAMES = new Map(
-  Object.entries(SPELLINGS).flatMap(([name, flags]) => flags.split(' ').map(flag => [flag, name as FlagName] as const))
+  Object.entries(figures.flags).flatMap(([name, flags]) =>
+    flags.split(' ').map(flag => [flag, name as FlagName] as const)
+  )
 )
 const MANY = 1e6
 

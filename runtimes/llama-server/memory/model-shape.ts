@@ -2,6 +2,7 @@ import { type GgufHeader, listLength } from '../../../core/models/gguf-file.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import architectures from '../architectures.json' with { type: 'json' }
 import type { Parts } from './device-placement.ts'
+import figures from './memory-figures.json' with { type: 'json' }
 
 interface LayerShape {
   weights: number
@@ -285,17 +286,7 @@ function slidingWindow(architecture: string, layers: number, read: KeyReader) {
 }
 
 /** Bytes of a number in the cache, by ggml's blocks of 32 with their scales. */
-const BYTES: Record<LoadOptions['cache_type_k'], number> = {
-  f32: 4,
-  f16: 2,
-  bf16: 2,
-  q8_0: 34 / 32,
-  q5_1: 24 / 32,
-  q5_0: 22 / 32,
-  q4_1: 20 / 32,
-  q4_0: 18 / 32,
-  iq4_nl: 18 / 32
-}
+const BYTES: Record<LoadOptions['cache_type_k'], number> = figures.cacheBytes
 
 export interface CacheOptions extends Pick<LoadOptions, 'num_ctx' | 'num_parallel' | 'cache_type_k' | 'cache_type_v'> {
   /** Tokens that are evaluated together. */
