@@ -21,7 +21,6 @@ import {
   chooseModel,
   contextProblem,
   formatCommand,
-  type Launch,
   type LaunchFacts,
   type ListedModel,
   planLaunch
@@ -70,7 +69,15 @@ export async function launch(
     const secret = facts.key === 'unused' ? undefined : { value: facts.key, shown }
     return printText(formatCommand(plan.env, [agent.programs[0]!, ...plan.args, ...words], secret))
   }
-  if (diff !== '') await changeFile(name, { agent, facts, plan, path, after, diff }, yes)
+  if (diff !== '') {
+    printNote(`${agent.title} takes its models from ${path}. This change is needed:`)
+    process.stderr.write(`${printable(diff)}\n`)
+    if (facts.key !== 'unused' && after.includes(facts.key))
+      printNote('The file will contain the API key, and only you can read it if it is new.')
+    if (!yes) await confirmChange(path)
+    await makeChange(facts.folder, plan.changes!)
+    printNote(`Changed ${path}. Undo this with: corral launch ${name} --undo`)
+  }
   if (Object.keys(plan.own).length > 0) await mkdir(facts.folder, { recursive: true, mode: 0o700 })
   for (const [path, text] of Object.entries(plan.own)) await writeFileAtomic(path, text, { mode: 0o600 })
   printNote(`Starting ${agent.title} with ${facts.model}, with a context of ${facts.context} tokens.`)
@@ -78,17 +85,6 @@ export async function launch(
 }
 
 const NO_CHANGE = { path: '', before: '', after: '' }
-
-interface Planned {
-  agent: Agent
-  facts: LaunchFacts
-  plan: Launch
-  /** The user's file that changes, and its new text. */
-  path: string
-  after: string
-  /** The changed lines without the key. Empty if nothing changes. */
-  diff: string
-}
 
 async function undoAll(folders: string, name: string | undefined): Promise<void> {
   const names = await namesIn(folders)
@@ -179,22 +175,13 @@ async function resolveName(own: ServerClient, client: ServerClient, wanted: stri
   }
 }
 
-/** Changes the user's file after a yes. */
-async function changeFile(name: string, { agent, facts, plan, path, after, diff }: Planned, yes: boolean) {
-  const { folder, key } = facts
-  printNote(`${agent.title} takes its models from ${path}. This change is needed:`)
-  process.stderr.write(`${printable(diff)}\n`)
-  if (key !== 'unused' && after.includes(key))
-    printNote('The file will contain the API key, and only you can read it if it is new.')
-  if (!yes) {
-    const { atTerminal, confirm } = await import('../questions.ts')
-    if (!atTerminal()) {
-      throw usageFailure(`Nothing was changed. Add --yes to change ${path}, or make the change yourself.`)
-    }
-    if (!(await confirm('Change the file?', true))) throw failure('Nothing was changed, and nothing was started.')
+/** Asks before the user's file is changed. @throws CommandFailure or Interrupted unless the answer is yes */
+async function confirmChange(path: string): Promise<void> {
+  const { atTerminal, confirm } = await import('../questions.ts')
+  if (!atTerminal()) {
+    throw usageFailure(`Nothing was changed. Add --yes to change ${path}, or make the change yourself.`)
   }
-  await makeChange(folder, plan.changes!)
-  printNote(`Changed ${path}. Undo this with: corral launch ${name} --undo`)
+  if (!(await confirm('Change the file?', true))) throw failure('Nothing was changed, and nothing was started.')
 }
 
 /**

@@ -43,8 +43,6 @@ export interface LaunchFacts extends Pick<AgentModel, 'context' | 'answer' | 'im
   home: string
 }
 
-export type Launch = ReturnType<typeof planLaunch>
-
 /** Share of the context after which an agent should shorten the conversation. */
 const COMPACT_SHARE = 0.8
 /** Minimum tokens for Claude Code's own setting. */
