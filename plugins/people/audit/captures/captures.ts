@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { appendFile, chmod, mkdir, readdir, rm } from 'node:fs/promises'
+import { appendFile, mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
@@ -345,7 +345,6 @@ export class Captures {
     const path = this.#path(capture, 'json')
     const file: CaptureFile = { version: 1, ...(owner !== undefined && { owner }), capture }
     await writeJsonFile(path, file, { mode: 0o600 })
-    await chmod(path, 0o600)
   }
 
   async #delete({ capture }: ActiveCapture): Promise<void> {
