@@ -6,7 +6,7 @@ import { LoadOptionsSchema } from '../core/models/load-options.ts'
 import { OverflowPolicySchema, optionName, SamplingOptionsSchema } from '../core/models/options.ts'
 import { parseDuration } from '../core/system/duration.ts'
 import { isObject, parseAnyJson } from '../core/system/json-object.ts'
-import { allowedBy, fits, type JsonSchema } from '../core/system/schema-check.ts'
+import { allowedBy, fits, fromText, type JsonSchema } from '../core/system/schema-check.ts'
 import { type CommandFailure, misuse } from './command-failure.ts'
 import { shippedText } from './shipped-text.ts'
 
@@ -54,14 +54,6 @@ interface Setting {
   parse(text: string): unknown
 }
 
-const ON_OR_OFF = ['on', 'off']
-
-function parseSwitch(name: string, text: string): boolean {
-  if (['on', 'true', 'yes'].includes(text.toLowerCase())) return true
-  if (['off', 'false', 'no'].includes(text.toLowerCase())) return false
-  throw refused(name, 'on or off', text)
-}
-
 function refused(name: string, allowed: string, text: string): CommandFailure {
   const quoted = text.length > 60 ? `${text.slice(0, 60)}…` : text
   return misuse(`${name} must be ${allowed}; got ${quoted === '' ? 'nothing' : quoted}.`)
@@ -74,28 +66,31 @@ function unescaped(text: string): string {
 
 function optionSetting(name: string, schema: JsonSchema): Setting {
   const { description = '', type, enum: choices } = schema
-  if (type === 'boolean') {
-    return { allowed: 'on or off', description, values: ON_OR_OFF, parse: text => parseSwitch(name, text) }
-  }
-  const allowed =
-    name === 'dtype' ? 'a type such as f32, f16, bf16, q8_0 or q4_k_m' : allowedBy(schema).replaceAll('"', '')
+  const isSwitch = type === 'boolean'
+  const isWord = choices || name === 'dtype'
+  const others = name === 'dtype' ? 'a type such as f32, f16, bf16, q8_0 or q4_k_m' : allowedBy(schema)
+  const allowed = isSwitch ? 'on or off' : others.replaceAll('"', '')
   return {
     allowed,
     description,
-    values: (choices ?? []).map(String),
+    values: isSwitch ? ['on', 'off'] : (choices ?? []).map(String),
     parse(text) {
-      let value: unknown = choices || name === 'dtype' ? text.toLowerCase() : name === 'stop' ? unescaped(text) : text
-      if (type === 'integer' || type === 'number') value = text.trim() === '' ? undefined : Number(text)
+      const value = name === 'stop' ? unescaped(text) : fromText(schema, isWord ? text.toLowerCase() : text)
       if (!fits(schema as never, value)) throw refused(name, allowed, text)
       return value
     }
   }
 }
 
-function switchSetting(key: 'verbose' | 'raw' | 'history' | 'think', description: string, usual?: boolean): Setting {
-  const parse = (text: string) => parseSwitch(key, text)
-  return { allowed: 'on or off', description, values: ON_OR_OFF, key, ...(usual !== undefined && { usual }), parse }
-}
+const switchSetting = (
+  key: 'verbose' | 'raw' | 'history' | 'think',
+  description: string,
+  usual?: boolean
+): Setting => ({
+  ...optionSetting(key, { type: 'boolean', description }),
+  key,
+  ...(usual !== undefined && { usual })
+})
 
 const SETTINGS: Record<string, Setting> = {
   system: { allowed: 'a text', description: 'Instructions for the model', key: 'system', parse: text => text },

@@ -1,4 +1,4 @@
-import type { JsonSchema } from '../system/schema-check.ts'
+import { fromText, type JsonSchema } from '../system/schema-check.ts'
 import { schemaAt } from './setting-schema.ts'
 
 export interface Override {
@@ -36,23 +36,6 @@ export interface OverriddenSetting {
   value: unknown
   /** `env CORRAL_PORT` or `flag --port`. */
   origin: string
-}
-
-/** Converts a text to the type of its setting. Text that cannot be converted stays as it is and fails the check. */
-function fromText(schema: JsonSchema | undefined, text: string): unknown {
-  const types = [schema?.type ?? []].flat()
-  if (types.includes('array')) {
-    return text
-      .split(',')
-      .map(part => part.trim())
-      .filter(part => part !== '')
-  }
-  if (types.includes('boolean')) {
-    if (/^(1|true|yes|on)$/i.test(text)) return true
-    if (/^(0|false|no|off)$/i.test(text)) return false
-  }
-  const numeric = !types.includes('string') && (types.includes('integer') || types.includes('number'))
-  return numeric && /^[-+]?\d+(\.\d+)?$/.test(text.trim()) ? Number(text) : text
 }
 
 /** The settings from the environment. An empty variable counts as not set. */

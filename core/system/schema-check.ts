@@ -207,3 +207,20 @@ function joined(phrases: string[]): string {
   const last = different.pop() ?? 'nothing'
   return different.length === 0 ? last : `${different.join(', ')} or ${last}`
 }
+
+/** Converts a text to the type of a schema. Text that cannot be converted stays as it is and fails the check. */
+export function fromText(schema: JsonSchema | undefined, text: string): unknown {
+  const types = [schema?.type ?? []].flat()
+  if (types.includes('array')) {
+    return text
+      .split(',')
+      .map(part => part.trim())
+      .filter(part => part !== '')
+  }
+  if (types.includes('boolean')) {
+    if (/^(1|true|yes|on)$/i.test(text)) return true
+    if (/^(0|false|no|off)$/i.test(text)) return false
+  }
+  const numeric = !types.includes('string') && (types.includes('integer') || types.includes('number'))
+  return numeric && text.trim() !== '' && Number.isFinite(Number(text)) ? Number(text) : text
+}
