@@ -6,6 +6,7 @@ import { errorResponses, json, jsonOrStream, nativeErrors } from '../../core/htt
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { openApiDocument } from '../../plugins/apis/reference/openapi.ts'
+import texts from '../../plugins/apis/reference/texts.json' with { type: 'json' }
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
 import { ajvFor, listOperations, ReplyChecker } from './api-document.ts'
@@ -168,6 +169,20 @@ t.test('the document of the server is complete and valid', async t => {
       name => /\d$/.test(name) && document.components.schemas[name.replace(/\d+$/, '')]
     )
     t.same(numbered, [], 'no two schemas share a name')
+  })
+
+  t.test('the document has every text that was written for it', async t => {
+    const described = new Map(Object.entries<any>(document.components.schemas))
+    for (const each of Object.values<any>(document.paths).flatMap(path => Object.values<any>(path))) {
+      described.set(each.operationId, each)
+    }
+    for (const [name, given] of Object.entries(texts)) {
+      for (const [path, text] of Object.entries(typeof given === 'string' ? { '': given } : given)) {
+        const steps = path.split('.').filter(Boolean)
+        const found = steps.reduce((node, step) => node?.properties?.[step] ?? node?.[step], described.get(name))
+        t.equal(found?.description, text, `${name}: ${path}`)
+      }
+    }
   })
 
   t.test('the document has every registered route', async t => {

@@ -170,11 +170,6 @@ t.test('malformed HTTP requests are refused, and the server keeps answering', as
       /^HTTP\/1\.1 400[\s\S]*"code":"invalid_request"/
     ],
     [
-      'an undecodable path of the OpenAI API',
-      [`GET /v1/models/%zz HTTP/1.1\r\n${host}Connection: close\r\n\r\n`],
-      /^HTTP\/1\.1 400[\s\S]*\{"error":\{/
-    ],
-    [
       'a compressed body',
       [`${post}Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\n\x1f\x8b\x08\x00\x00`],
       /^HTTP\/1\.1 4\d\d/
