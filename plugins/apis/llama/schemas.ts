@@ -79,10 +79,7 @@ export const HealthSchema = Titled('Health', {
 
 export const PropsSchema = Loose({
   role: Type.Optional(Type.Literal('router')),
-  default_generation_settings: Loose({
-    params: Loose({}),
-    n_ctx: Type.Integer()
-  }),
+  default_generation_settings: Loose({ params: Loose({}), n_ctx: Type.Integer() }),
   model_alias: Type.String(),
   model_path: Type.String(),
   build_info: Type.String(),

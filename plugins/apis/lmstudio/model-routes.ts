@@ -42,10 +42,7 @@ export interface StudioDependencies extends ChatDependencies {
 }
 
 const Level = Type.Enum(['off', 'on', 'low', 'medium', 'high'])
-const Config = Loose({
-  context_length: Type.Integer(),
-  parallel: Type.Optional(Type.Integer())
-})
+const Config = Loose({ context_length: Type.Integer(), parallel: Type.Optional(Type.Integer()) })
 const ModelKind = Type.Enum(['llm', 'embedding'])
 
 const ListedModel = Titled('LMStudioListedModel', {
@@ -290,11 +287,7 @@ function jobOf({ id, state, total, completed, speed, created_at }: ReturnType<Do
 export const TAG = 'LM Studio'
 
 const ErrorSchema = Titled('LMStudioError', {
-  error: Loose({
-    message: Type.String(),
-    type: Type.String(),
-    code: Type.String()
-  })
+  error: Loose({ message: Type.String(), type: Type.String(), code: Type.String() })
 })
 const shape = errorsWithin(ErrorSchema)
 

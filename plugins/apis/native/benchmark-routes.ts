@@ -48,10 +48,7 @@ export function benchmarkRoutes(
     role: 'admin',
     body: Titled('TrialRequest', {
       ...named,
-      session: Type.String({
-        minLength: 1,
-        maxLength: 100
-      }),
+      session: Type.String({ minLength: 1, maxLength: 100 }),
       settings
     }),
     response: {

@@ -16,12 +16,7 @@ import { requestedName } from './records.ts'
 const Embedding = Type.Array(Type.Number())
 const only = 'Without a text the model is only loaded, or unloaded if `keep_alive` is 0.'
 
-const EmbeddingsRequest = Loose({
-  ...named,
-  prompt: Given(Type.String()),
-  options,
-  keep_alive
-})
+const EmbeddingsRequest = Loose({ ...named, prompt: Given(Type.String()), options, keep_alive })
 
 export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): void {
   const { catalog, scheduler } = deps

@@ -16,11 +16,7 @@ const BACKLOG_LINES = 20
 
 const { engine, build, startedAt, exit, failure } = EngineLogSchema.properties
 const LogEventSchema = Type.Union([
-  Titled('LogLine', {
-    engine,
-    line: Type.String(),
-    plain: Type.Optional(Type.String())
-  }),
+  Titled('LogLine', { engine, line: Type.String(), plain: Type.Optional(Type.String()) }),
   Loose({ engine, build, startedAt }),
   Loose({ engine, endedAt: Time(), exit, failure })
 ])

@@ -17,10 +17,7 @@ const answering = {
 
 const ToolCallSchema = Loose({
   id: Given(Type.String()),
-  function: Loose({
-    name: Type.String(),
-    arguments: Type.Optional(Type.Unknown())
-  })
+  function: Loose({ name: Type.String(), arguments: Type.Optional(Type.Unknown()) })
 })
 
 const MessageSchema = Titled('Message', {
@@ -55,11 +52,7 @@ export type GenerateRequest = Static<typeof GenerateRequestSchema>
 
 const CallSchema = Titled('ToolCall', {
   id: Type.Optional(Type.String()),
-  function: Loose({
-    name: Type.String(),
-    arguments: Loose({}),
-    index: Type.Integer()
-  })
+  function: Loose({ name: Type.String(), arguments: Loose({}), index: Type.Integer() })
 })
 
 const AnswerMessageSchema = Titled('AnswerMessage', {

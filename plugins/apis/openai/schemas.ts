@@ -39,20 +39,11 @@ const ContentPart = Loose({
   refusal: text,
   image_url: Given(Type.Union([Loose({ url: Type.String() }), Type.String()])),
   input_audio: Given(Loose({ data: Given(Type.String()), format: text })),
-  file: Given(
-    Loose({
-      file_data: Given(Type.String()),
-      file_id: Given(Type.String()),
-      filename: text
-    })
-  )
+  file: Given(Loose({ file_data: Given(Type.String()), file_id: Given(Type.String()), filename: text }))
 })
 export type ContentPart = Static<typeof ContentPart>
 
-const Called = Loose({
-  name: Type.String(),
-  arguments: Type.Optional(Type.Unknown())
-})
+const Called = Loose({ name: Type.String(), arguments: Type.Optional(Type.Unknown()) })
 
 const ChatMessage = Loose({
   role: Given(Type.Enum(['system', 'developer', 'user', 'assistant', 'tool', 'function'])),
@@ -358,10 +349,7 @@ export const TextRanking = ListOf(
   { title: 'TextRanking' }
 )
 
-const TokenPiece = Loose({
-  id: Count,
-  piece: Type.Union([Type.String(), Type.Array(Count)])
-})
+const TokenPiece = Loose({ id: Count, piece: Type.Union([Type.String(), Type.Array(Count)]) })
 export const TokenList = Loose({ tokens: Type.Array(Type.Union([Count, TokenPiece])) })
 
 export const Text = Loose({ content: Type.String() })

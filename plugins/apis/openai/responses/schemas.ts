@@ -27,12 +27,7 @@ export const ResponseRequest = Titled('ResponseRequest', {
   tools: Given(ListOf({})),
   tool_choice: Given(Type.Union([Type.String(), Loose({})])),
   parallel_tool_calls: Given(Type.Boolean()),
-  text: Given(
-    Loose({
-      format: Given(Loose({})),
-      verbosity: text
-    })
-  ),
+  text: Given(Loose({ format: Given(Loose({})), verbosity: text })),
   reasoning: Given(Loose({ effort: text, summary: text })),
   options,
   keep_alive,
@@ -159,10 +154,7 @@ const CompactionItem = Titled('CompactionItem', {
 })
 export type CompactionItem = Static<typeof CompactionItem>
 
-const OtherItem = Titled('OtherItem', {
-  type: Type.String(),
-  ...item
-})
+const OtherItem = Titled('OtherItem', { type: Type.String(), ...item })
 
 const OutputItem = Type.Union([OutputMessage, Reasoning, FunctionCall, CustomToolCall, CompactionItem, OtherItem])
 export type OutputItem = Static<typeof OutputItem>
