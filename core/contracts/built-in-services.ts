@@ -219,13 +219,6 @@ declare module './engines.ts' {
 }
 
 declare module './leases.ts' {
-  interface LeaseRequest {
-    /** The client's conversation id (header `x-session-id`). */
-    session?: string
-    /** It runs only while no client is waiting, evicts no model that clients use, and gives its slot back. */
-    idle?: boolean
-  }
-
   interface Scheduler {
     stats(): SchedulerStats
     /**

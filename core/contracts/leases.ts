@@ -33,6 +33,10 @@ export interface LeaseRequest extends Waiting {
   resumable?: boolean
   /** Milliseconds. Negative means forever. 0 unloads the model once it is idle. If absent, the current value stays. */
   keepAlive?: number
+  /** The client's conversation id (header `x-session-id`). */
+  session?: string
+  /** It runs only while no client is waiting, evicts no model that clients use, and gives its slot back. */
+  idle?: boolean
   signal: AbortSignal
 }
 

@@ -1,5 +1,4 @@
 import type {
-  FastifyContextConfig,
   FastifyInstance,
   FastifyReply,
   FastifyRequest,
@@ -116,7 +115,7 @@ export interface RouteSchema extends FastifySchema {
   /** Whether to log it in the audit log, as a change or a look at prompts or answers. Default: not for `GET`. */
   audited?: boolean
   /** Maximum size class of its body; see `usualBodySize`. */
-  bodySize?: FastifyContextConfig['bodySize']
+  bodySize?: 'small' | 'large' | 'streamed'
 }
 
 /** Routes that use a model take prompts, images and sounds. Other routes take names and settings. */

@@ -145,8 +145,10 @@ security: { api_keys: [an-admin-of-the-studio] }`
 
   const client = new AbortController()
   const waiting = await ask('wait', {}, { signal: client.signal })
-  await waiting.body!.getReader().read()
+  const reader = waiting.body!.getReader()
+  await reader.read()
   client.abort()
+  await t.rejects(reader.read())
   await aborted
   t.pass('a client that disconnects ends the work')
 

@@ -38,7 +38,7 @@ t.test('types of corral/plugin can be published, and stay small', async t => {
   }
   reach('core/plugins/public-api.d.ts')
   const total = [...lines.values()].reduce((sum, count) => sum + count, 0)
-  t.ok(total <= 900, `${total} lines without comments: ${JSON.stringify([...lines])}`)
+  t.ok(total <= 1500, `${total} lines without comments: ${JSON.stringify([...lines])}`)
   for (const path of ['contracts/builds', 'contracts/native-records', 'config/core-schema']) {
     t.notOk(lines.has(`core/${path}.d.ts`), `authors of plugins do not get core/${path}`)
   }
