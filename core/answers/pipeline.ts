@@ -23,9 +23,11 @@ import type { Answers, Channel, ModelLease, Preparation, Question } from './ques
 import { withReadableMedia } from './readable-media.ts'
 import { modelLimits } from './request-limits.ts'
 
-/* Runs requests to models: an API describes what it asks (Question) and how it writes deltas (AnswerWriter). */
+/*
+ * Runs requests to models: an API describes what it asks (Question) and how it writes deltas (AnswerWriter). `Answers`
+ * says what these functions do.
+ */
 
-/** Asks for an answer in one piece. Resolves with the taker once the answer is complete. */
 export async function wholeAnswer<Taker extends AnswerTaker & { add(deltas: readonly Delta[]): unknown }>(
   deps: AnswerDependencies,
   reply: FastifyReply,
@@ -42,10 +44,6 @@ export async function wholeAnswer<Taker extends AnswerTaker & { add(deltas: read
   })
 }
 
-/**
- * Answers with a stream. Heartbeats report what the request waits for. If the engine dies before anything was sent, the
- * request is retried once on a fresh engine. Later failures are reported in the stream's last frame.
- */
 export async function streamedAnswer(
   deps: AnswerDependencies,
   reply: FastifyReply,
@@ -158,11 +156,6 @@ export async function passedAnswer(
 /** Binary replies have no heartbeats. */
 const NO_HEARTBEAT = { heartbeatInterval: 2 ** 31 - 1, heartbeat: () => '' }
 
-/**
- * Runs an operation, and replies with its text or bytes as they arrive, in the media type of the first piece. If the
- * engine fails after that, the connection is closed.
- * @returns the fields of a result in JSON; undefined if the reply was sent
- */
 export async function operationAnswer(
   deps: AnswerDependencies,
   reply: FastifyReply,
@@ -200,7 +193,6 @@ export async function operationAnswer(
   return undefined
 }
 
-/** Asks a leased engine for a result in one piece: vectors, scores, counts. */
 export async function askOnce<Reply, Body extends EngineFields>(
   deps: AnswerDependencies,
   reply: FastifyReply,

@@ -97,7 +97,11 @@ export interface Answers {
     channel: Channel,
     open: (lease: Lease, first: Preparation) => AnswerWriter | Promise<AnswerWriter>
   ): Promise<void>
-  /** Runs an operation, and sends its text or bytes as they arrive. @returns the fields of a result in JSON */
+  /**
+   * Runs an operation, and replies with its text or bytes as they arrive, in the media type of the first piece. If the
+   * engine fails after that, the connection is closed.
+   * @returns the fields of a result in JSON; undefined if the reply was sent
+   */
   result(reply: FastifyReply, asked: Question): Promise<Record<string, unknown> | undefined>
   /** Asks a leased engine for something in one piece: vectors, scores, counts. */
   once<Reply, Body extends EngineFields>(

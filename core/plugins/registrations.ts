@@ -1,6 +1,6 @@
 /** Everything that one plugin has added to the services of others, so that it can be removed. */
 export class Registrations {
-  readonly #undos: (() => void)[] = []
+  readonly #undos = new Set<() => unknown>()
   readonly #views = new Map<object, object>()
   readonly #plugin: string
   #isEnded = false
@@ -12,7 +12,7 @@ export class Registrations {
   /** Records how to remove something. @throws Error once everything was removed */
   add(undo: () => void): void {
     this.#requireOpen()
-    this.#undos.push(undo)
+    this.#undos.add(undo)
   }
 
   /** A service as this plugin sees it: functions that `add…`, `on…` and `follow` return are called at its end. */
@@ -40,7 +40,8 @@ export class Registrations {
   /** Removes everything, latest first. @param onFailure called with the errors of undo functions */
   undo(onFailure: (error: unknown) => void): void {
     this.#isEnded = true
-    for (const undo of this.#undos.splice(0).reverse()) {
+    for (const undo of [...this.#undos].reverse()) {
+      this.#undos.delete(undo)
       try {
         undo()
       } catch (error) {
@@ -53,8 +54,13 @@ export class Registrations {
     return (...values: unknown[]): unknown => {
       this.#requireOpen()
       const undo = add(...values)
-      if (typeof undo === 'function') this.#undos.push(undo as () => void)
-      return undo
+      if (typeof undo !== 'function') return undo
+      this.#undos.add(undo as () => unknown)
+      // A plugin that follows something again and again must not leave anything here.
+      return () => {
+        this.#undos.delete(undo as () => unknown)
+        return undo()
+      }
     }
   }
 

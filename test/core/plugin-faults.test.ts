@@ -5,6 +5,7 @@ import t from 'tap'
 import type { Services } from '../../core/contracts/services.ts'
 import type { PlainPlugin, PluginOffer } from '../../core/plugins/plugin.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
+import { Registrations } from '../../core/plugins/registrations.ts'
 import echo from '../../examples/echo-engine/index.ts'
 import { startTestCorral } from '../../testing/index.ts'
 
@@ -376,4 +377,19 @@ t.test('a reload switches outside plugins off, and on again if they have no rout
     (await plugins()).find(({ name }: { name: string }) => name === 'bad'),
     { state: 'active' }
   )
+})
+
+t.test('an addition that a plugin has removed itself is not removed again', async t => {
+  const added = new Registrations('mine')
+  const removed: string[] = []
+  const service = added.view({
+    addThing: (name: string) => () => void removed.push(name),
+    follow: (name: string) => () => void removed.push(name)
+  })
+  service.addThing('a')
+  service.follow('b')()
+  service.follow('c')
+  t.same(removed, ['b'])
+  added.undo(error => t.fail(String(error)))
+  t.same(removed, ['b', 'c', 'a'], 'the latest first')
 })
