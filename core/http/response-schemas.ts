@@ -1,10 +1,4 @@
-import type {
-  FastifyInstance,
-  FastifyReply,
-  FastifyRequest,
-  FastifySchema,
-  RouteOptions
-} from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest, FastifySchema, RouteOptions } from 'fastify'
 import { type Static, type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode, errorCodes } from '../errors.ts'
 import { bodyObject } from './json-body.ts'
