@@ -27,7 +27,7 @@ export function exampleBody(operationId: string): object | undefined {
 /** Looks up an operation, or the one that it is another address of. */
 export function ofOperation<T>(operationId: string, table: Record<string, T>): T | undefined {
   const plain = operationId.replace(/^anthropicMounted/, 'anthropic').replace(/^ollama(?=[A-Z])/, '')
-  return table[operationId] ?? table[plain] ?? table[plain[0]!.toLowerCase() + plain.slice(1)]
+  return table[operationId] ?? table[plain[0]!.toLowerCase() + plain.slice(1)]
 }
 
 export function exampleParameter(name: string, place: string): string | undefined {
