@@ -258,7 +258,7 @@ const isMessage = (item: Item): item is Message => item.type === 'message'
 
 type Content = string | Record<string, unknown>[]
 
-interface EngineMessage {
+export interface EngineMessage {
   role: 'system' | 'user' | 'assistant' | 'tool'
   content?: Content
   reasoning_content?: string
