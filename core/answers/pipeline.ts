@@ -19,7 +19,7 @@ import { ask, byteCall, countAborted, generate, reasonOf, requireCall, tokensIn 
 import { passedFields, withModelDefaults } from './engine-fields.ts'
 import { eventChannel } from './event-channel.ts'
 import { type AnswerDependencies, readModelRequest } from './model-request.ts'
-import type { Answers, Channel, ModelLease, Preparation, Question } from './question.ts'
+import type { Answers, Channel, ModelLease, Preparation, Question, ResultEncoder } from './question.ts'
 import { withReadableMedia } from './readable-media.ts'
 import { modelLimits } from './request-limits.ts'
 
@@ -159,25 +159,28 @@ const NO_HEARTBEAT = { heartbeatInterval: 2 ** 31 - 1, heartbeat: () => '' }
 export async function operationAnswer(
   deps: AnswerDependencies,
   reply: FastifyReply,
-  asked: Question
+  asked: Question,
+  encode?: () => Promise<ResultEncoder>
 ): Promise<Record<string, unknown> | undefined> {
   const result: Record<string, unknown> = {}
   let stream: ReplyStream | undefined
+  let encoder: ResultEncoder | undefined
+  const write = async (piece: Uint8Array | string | undefined, contentType: string) => {
+    if (!piece?.length) return
+    stream ??= openReplyStream(reply, { ...NO_HEARTBEAT, contentType })
+    await stream.write(piece)
+  }
   try {
     await passedAnswer(deps, reply, asked, async deltas => {
-      for (const {
-        json,
-        bytes,
-        content,
-        type = bytes ? 'application/octet-stream' : 'text/plain; charset=utf-8'
-      } of deltas) {
+      encoder ??= await encode?.()
+      for (const delta of deltas) {
+        const { json, bytes, type = bytes ? 'application/octet-stream' : 'text/plain; charset=utf-8' } = delta
         Object.assign(result, json)
-        const piece = bytes ?? content
-        if (!piece?.length) continue
-        stream ??= openReplyStream(reply, { ...NO_HEARTBEAT, contentType: type })
-        await stream.write(piece)
+        if (encoder) await write(encoder.add(delta), encoder.type)
+        else await write(bytes ?? delta.content, type)
       }
     })
+    if (encoder) await write(encoder.end(), encoder.type)
   } catch (error) {
     if (!stream?.committed) throw error
     const failure = toCorralError(error)
@@ -283,7 +286,7 @@ export function createAnswers(deps: AnswerDependencies): Answers {
     stream: (reply, asked, channel, open) => streamedAnswer(deps, reply, asked, channel, open),
     once: (reply, asked, use) => askOnce(deps, reply, asked, use),
     prompt: (reply, name, asked) => askPrompt(deps, reply, name, asked),
-    result: (reply, asked) => operationAnswer(deps, reply, asked),
+    result: (...given) => operationAnswer(deps, ...given),
     limits: caller => modelLimits(deps.config, deps.scheduler.running(), caller)
   }
 }

@@ -74,6 +74,15 @@ export interface ModelRequest {
   lease: Pick<ModelLease, 'model' | 'options' | 'keepAlive'>
 }
 
+/** Changes the format of bytes that an engine sends. */
+export interface ResultEncoder {
+  /** Media type of the result. */
+  readonly type: string
+  /** Returns the next bytes, or none. */
+  add(delta: Delta): Uint8Array
+  end(): Uint8Array
+}
+
 /**
  * The service by which all APIs let models answer, with the rules for every request: aliases, the models and limits of
  * the caller's key, budgets, usage, filters, queues. All methods end when the client disconnects.
@@ -100,9 +109,14 @@ export interface Answers {
   /**
    * Runs an operation, and replies with its text or bytes as they arrive, in the media type of the first piece. If the
    * engine fails after that, the connection is closed.
+   * @param encode opens an encoder for an answer in bytes
    * @returns the fields of a result in JSON; undefined if the reply was sent
    */
-  result(reply: FastifyReply, asked: Question): Promise<Record<string, unknown> | undefined>
+  result(
+    reply: FastifyReply,
+    asked: Question,
+    encode?: () => Promise<ResultEncoder>
+  ): Promise<Record<string, unknown> | undefined>
   /** Asks a leased engine for something in one piece: vectors, scores, counts. */
   once<Reply, Body extends EngineFields>(
     reply: FastifyReply,
