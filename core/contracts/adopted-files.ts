@@ -1,6 +1,7 @@
 import type { ModelName } from '../models/model-name.ts'
 import type { Caller } from './callers.ts'
 import type { ModelDefaults, Origin } from './models.ts'
+import type { StoredFormat } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredFile } from './storage.ts'
 
@@ -22,7 +23,7 @@ export type OnCopied = (file: { path: string; role: StoredFile['role'] }) => voi
 /** Files that become a model. Their roles are given, so file names do not matter. */
 export interface AdoptRequest {
   name: ModelName
-  format: 'gguf' | 'safetensors'
+  format: StoredFormat
   /** Label of the variant; read from the files if absent. */
   label?: string
   origin: Origin

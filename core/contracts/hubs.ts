@@ -1,4 +1,5 @@
 import type { Caller } from './callers.ts'
+import type { StoredFormat } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
@@ -73,7 +74,7 @@ export interface HubMatch {
   /** The hub requires agreement to terms first. */
   gated: boolean
   /** Formats of its weights, if the search reports them. */
-  formats: ('gguf' | 'safetensors')[]
+  formats: StoredFormat[]
 }
 
 /** A source of models. Built-in and outside hubs are added in the same way, with `downloads.addHub`. */

@@ -20,6 +20,8 @@ export interface ModelMetadata {
   quantization?: string
   chatTemplate?: string
   capabilities: Capability[]
+  /** Names of the voices of a model that speaks, the usual one first. */
+  voices?: string[]
   /** The metadata keys and values without arrays, as `model_info` of `/api/show` returns them. */
   info: Record<string, string | number | boolean | null>
 }

@@ -15,8 +15,10 @@ export const Bytes = (description?: string) =>
 
 export const Sha256 = (description = '64 hex digits') => Type.String({ pattern: '^[0-9a-f]{64}$', description })
 
-export const Format = Type.Enum(['gguf', 'safetensors'])
-const ModelFormat = Text('gguf, safetensors, or the plugin that provides the model without files')
+/** Of `ggml` files only models that recognize speech are supported, and of `onnx` files only voices. */
+export const Format = Type.Enum(['gguf', 'safetensors', 'ggml', 'onnx'])
+export type StoredFormat = Static<typeof Format>
+const ModelFormat = Text('gguf, safetensors, ggml, onnx, or the plugin that provides the model without files')
 
 /** A reply that only reports success. */
 export const Done = <Status extends string>(status: Status) => Loose({ status: Type.Literal(status) })

@@ -2,6 +2,7 @@ import { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { Caller } from './callers.ts'
 import type { Model, ModelList, Origin } from './models.ts'
+import type { StoredFormat } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 
 export interface StoredFile {
@@ -16,7 +17,7 @@ export interface StoredFile {
 
 /** One quantization of one model, on disk. A later revision is another object with another directory. */
 export interface StoredVariant extends Model {
-  format: 'gguf' | 'safetensors'
+  format: StoredFormat
   origin: Origin
   /** Absolute path of the folder with `files`. Its folder `converted` belongs to the conversion. */
   directory: string
@@ -37,7 +38,7 @@ export function requireFiles(model: Model): StoredVariant {
 }
 
 export interface ImportRequest {
-  /** Absolute path of a GGUF file (its other shards and projector are found beside it) or of a model folder. */
+  /** Absolute path of a model's file (its other files are found beside it) or of a model folder. */
   path: string
   /** The model's name. Its variant, if given, overrides the label read from the file. */
   name: ModelName

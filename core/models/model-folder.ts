@@ -1,3 +1,4 @@
+import type { StoredFormat } from '../contracts/native-records.ts'
 import type { StoredFile } from '../contracts/storage.ts'
 import type { ParsedJson } from '../system/json-file.ts'
 import { isObject } from '../system/json-object.ts'
@@ -7,7 +8,7 @@ import { companionFinder, parseGgufFileName, shardNames } from './gguf-file-name
 
 /** A model in a folder, as its file names and small text files describe it. Paths are as in the listing. */
 export interface FolderModel {
-  format: 'gguf' | 'safetensors'
+  format: StoredFormat
   /** Quantization in the name; undefined if it has none. */
   label?: string | undefined
   /** Its existing files: weights in the order of their shards, then the other files. */
@@ -73,6 +74,18 @@ export function ggufModel(path: string, paths: readonly string[], single = NONE)
     files: [...filesOf('model', present), ...companion('projector'), ...companion('draft')],
     problem: missingProblem(shards.filter(shard => !paths.includes(shard)))
   }
+}
+
+/** The models of speech among files. They recognize speech (`ggml-….bin`), or are voices (`….onnx` with `….onnx.json`). */
+export function speechModels(paths: readonly string[]): FolderModel[] {
+  return paths.flatMap((path): FolderModel[] => {
+    const [, recognizer, voice] = /(?:^|\/)(?:ggml-([^/]+)\.bin|([^/]+)\.onnx)$/i.exec(path) ?? []
+    const files = filesOf('model', [path])
+    if (recognizer !== undefined) return [{ format: 'ggml', label: recognizer, files }]
+    const described = `${path}.json`
+    if (voice === undefined || !paths.includes(described)) return []
+    return [{ format: 'onnx', label: voice, files: [...files, ...filesOf('other', [described])] }]
+  })
 }
 
 /** The text files of a SafeTensors folder that describe its weights; undefined for missing files. */

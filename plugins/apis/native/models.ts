@@ -164,7 +164,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
       const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
       const limits = modelLimits(deps.config, scheduler.running(), caller)(variant)
       const record = showRecord(variant, naming, deps.modelfile(variant), caller.role, limits)
-      if (!hasFiles(variant) || variant.format === 'gguf') return record
+      if (!hasFiles(variant) || variant.format !== 'safetensors') return record
       return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
     }
   })

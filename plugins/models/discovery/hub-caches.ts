@@ -4,6 +4,7 @@ import { basename, dirname, join } from 'node:path'
 import { Type } from 'typebox'
 import type { AdoptedFile } from '../../../core/contracts/adopted-files.ts'
 import type { ModelDefaults } from '../../../core/contracts/models.ts'
+import type { StoredFormat } from '../../../core/contracts/native-records.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { foreignStart, readGgufHeader, START_SIZE } from '../../../core/models/gguf-file.ts'
 import { storedName, withoutShardNumber } from '../../../core/models/gguf-file-name.ts'
@@ -13,7 +14,8 @@ import {
   ggufModels,
   readFolderTexts,
   safetensorsModel,
-  singleFiles
+  singleFiles,
+  speechModels
 } from '../../../core/models/model-folder.ts'
 import { type ModelName, parseModelName } from '../../../core/models/model-name.ts'
 import { MAX_DEFAULT_CHARACTERS, type NewDefaults, readDefaults } from '../../../core/models/new-defaults.ts'
@@ -134,7 +136,7 @@ export interface CacheFile {
 export interface Candidate {
   found: string
   name: ModelName
-  format: 'gguf' | 'safetensors'
+  format: StoredFormat
   /** Absolute path that identifies it: its first file, folder or manifest. */
   path: string
   files: (AdoptedFile & { size: number })[]
@@ -276,7 +278,7 @@ export function planRepository({ owner, name, folder, files, texts, single }: Ca
   const byPath = new Map(files.map(file => [file.path, file]))
   const paths = [...byPath.keys()]
   const title = `${owner}/${name}`
-  const models = ggufModels(paths, single)
+  const models = [...ggufModels(paths, single), ...speechModels(paths)]
   const candidates = models.map((model): Candidate => {
     const first = model.files[0]!.path
     // Two models of one quantization in one folder are distinguished by their file names.
@@ -297,7 +299,7 @@ function planFiles({ format, files, problem }: FolderModel, byPath: ReadonlyMap<
   const isSingle = files.filter(({ role }) => role === 'model').length === 1
   // The store puts the shards of one model in a single folder.
   const ggufName = (path: string) => (isSingle ? withoutShardNumber(path) : path).slice(path.lastIndexOf('/') + 1)
-  const fileName = (path: string) => (format === 'gguf' ? ggufName(path) : path)
+  const fileName = (path: string) => (format === 'safetensors' ? path : ggufName(path))
   const why = problem ?? files.map(({ path }) => fileProblem(byPath.get(path)!, format)).find(Boolean)
   return {
     format,

@@ -12,7 +12,8 @@ import {
   listed,
   readFolderTexts,
   safetensorsModel,
-  singleFiles
+  singleFiles,
+  speechModels
 } from '../../../core/models/model-folder.ts'
 import { type FileIdentity, isSameFile, pathOfOpened, withRegularFile } from '../../../core/system/regular-file.ts'
 import {
@@ -184,7 +185,8 @@ export async function inspectSource(
     const read = async (name: string) => await readHeader(await access.find(join(folder, name)))
     const single = await singleFiles(found.isFile() ? [basename(path)] : names, names, read)
     const model = found.isFile()
-      ? ggufModel(basename(path), names, single)
+      ? (speechModels(names).find(({ files }) => files[0]!.path === basename(path)) ??
+        ggufModel(basename(path), names, single))
       : chooseModel(folder, names, await readTexts(folder, names, access), variant, single)
     return await inspectFiles({ format: model.format, label: variant, files: toStoredFiles(folder, model) }, access)
   } catch (error) {
@@ -207,7 +209,7 @@ export function chooseModel(
   variant?: string,
   single?: ReadonlySet<string>
 ): FolderModel {
-  const models = ggufModels(names, single)
+  const models = [...ggufModels(names, single), ...speechModels(names)]
   const wanted = models.filter(({ label }) => variant && label?.toLowerCase() === variant.toLowerCase())
   if (wanted.length === 1) return wanted[0]!
   const whole = models.filter(({ problem }) => !problem)
@@ -231,7 +233,7 @@ export function toStoredFiles(folder: string, { format, files, problem }: Folder
   const isSingle = files.filter(({ role }) => role === 'model').length === 1
   const ggufName = (path: string) => storedName(isSingle ? withoutShardNumber(path) : path)
   return files.map(({ path, role }) => {
-    return { source: join(folder, path), path: format === 'gguf' ? ggufName(path) : path, role }
+    return { source: join(folder, path), path: format === 'safetensors' ? path : ggufName(path), role }
   })
 }
 
@@ -304,7 +306,7 @@ export async function inspectFiles(
     }
     // By the stored name, because hub caches name the content by its digest.
     const metadata = await readModelFiles(format, found, weights[0]!.path)
-    return { format, label: label ?? metadata.quantization ?? 'GGUF', files: found, metadata }
+    return { format, label: label ?? metadata.quantization ?? format.toUpperCase(), files: found, metadata }
   } catch (error) {
     throw explainReadError(weights[0]!.source, error)
   }

@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs'
 import { join, sep } from 'node:path'
 import { type Static, Type } from 'typebox'
 import type { Capability, ModelMetadata } from '../../../core/contracts/models.ts'
+import { Format } from '../../../core/contracts/native-records.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey } from '../../../core/models/model-name.ts'
@@ -21,7 +22,7 @@ const VariantSchema = Type.Object({
   label: Segment,
   /** Also the name of the folder beside the manifest that has the files. */
   revision: FolderName,
-  format: Type.Enum(['gguf', 'safetensors']),
+  format: Format,
   files: Type.Array(
     Type.Object({
       path: RelativePath,
@@ -49,6 +50,7 @@ const VariantSchema = Type.Object({
     chatTemplate: Type.Optional(Type.String()),
     // Any string, so that this version can still read a manifest from a later version with new capabilities.
     capabilities: Type.Array(Type.Unsafe<Capability>({ type: 'string' })),
+    voices: Type.Optional(Type.Array(Type.String())),
     info: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number(), Type.Boolean(), Type.Null()]))
   }),
   /** Absent if none were set, and in manifests written before defaults existed. */
@@ -188,6 +190,7 @@ export class StoredMetadata implements ModelMetadata {
   declare parameters?: number
   declare quantization?: string
   declare capabilities: Capability[]
+  declare voices?: string[]
   readonly #directory: string
   readonly #revision: string
   readonly #warn: (message: string) => void

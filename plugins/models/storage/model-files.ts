@@ -1,6 +1,7 @@
 import type { FileHandle } from 'node:fs/promises'
 import type { AdoptedFile } from '../../../core/contracts/adopted-files.ts'
 import type { Capability, ModelMetadata } from '../../../core/contracts/models.ts'
+import type { StoredFormat } from '../../../core/contracts/native-records.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import {
   foreignStart,
@@ -18,6 +19,7 @@ import { printable } from '../../../core/system/printable.ts'
 import { type FileIdentity, readOpened, withRegularFile } from '../../../core/system/regular-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import NAMES from './llama-cpp-names.json' with { type: 'json' }
+import { readRecognizer, readVoice } from './speech-metadata.ts'
 
 /** A file to take into the store. `source` has no symbolic links. */
 export type SourceFile = AdoptedFile & FileIdentity & { size: number }
@@ -28,7 +30,7 @@ type Found = FileIdentity & { source: string }
 
 /** A model on disk whose headers show that it is complete. */
 export interface ModelSource {
-  format: 'gguf' | 'safetensors'
+  format: StoredFormat
   label: string
   files: SourceFile[]
   metadata: ModelMetadata
@@ -58,12 +60,14 @@ export function explainReadError(path: string, error: unknown): unknown {
 }
 
 /** Reads the headers of a complete model's files. @param files model files first, in the order of their shards */
-export function readModelFiles(
-  format: 'gguf' | 'safetensors',
-  files: SourceFile[],
-  named: string
-): Promise<ModelMetadata> {
-  return format === 'gguf' ? readGgufModel(files, named) : readSafetensorsModel(files)
+export function readModelFiles(format: StoredFormat, files: SourceFile[], named: string): Promise<ModelMetadata> {
+  if (format === 'gguf') return readGgufModel(files, named)
+  if (format === 'safetensors') return readSafetensorsModel(files)
+  const [model, description] = files as [SourceFile, ...SourceFile[]]
+  return reading(model, async opened => {
+    if (format === 'ggml') return await readRecognizer(model.source, opened, named)
+    return await readVoice(model.source, opened, named, description && (await readJson(description)))
+  })
 }
 
 async function readGgufModel(files: SourceFile[], named: string): Promise<ModelMetadata> {

@@ -4,10 +4,12 @@ import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../../core/models/gguf-file-name.ts'
 import {
   describesSafetensors,
+  type FolderModel,
   indexedWeights,
   isTokenizer,
   listed,
-  safetensorsLabel
+  safetensorsLabel,
+  speechModels
 } from '../../../../core/models/model-folder.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
@@ -108,7 +110,7 @@ export function memoryCheck(required: number, budget: Budget): PullPlan['memory'
 /** Repositories with all quantizations of huge models have a few hundred files. */
 const MAX_MODEL_FILES = 2_000
 const MODEL_FILE =
-  /\.(?:gguf(?:[.-].*)?|gguf_file|safetensors|dat|imatrix)$|^(?:model_index\.json|(?:readme|licen[cs]e|notice)(?:\..*)?|template|system|params)$/i
+  /\.(?:gguf(?:[.-].*)?|gguf_file|safetensors|dat|imatrix|onnx|onnx\.json)$|^ggml-.*\.bin$|^(?:model_index\.json|(?:readme|licen[cs]e|notice)(?:\..*)?|template|system|params)$/i
 
 /** Returns the files to choose among: in a long listing, those whose names may belong to a model. */
 export function requireFewModelFiles(id: string, files: readonly HubFile[]): readonly HubFile[] {
@@ -140,12 +142,17 @@ const MAX_COMPANION_BYTES = 2 ** 20
  *    or the only file without a known quantization.
  * 4. SafeTensors weights, which must be converted first.
  *
+ * A repository without such files may have models for speech instead.
+ *
  * @throws CorralError `unsupported_capability` if nothing can be run, saying what there is instead; `repo_not_found` if
  * the requested variant is missing, listing the others; `invalid_request` if several models match
  */
 export function chooseFiles(request: ChoiceRequest): Choice {
   const { id, files } = request
   const models = findGgufModels(id, files, request.headers)
+  const speech = speechModels(files.map(({ path }) => path).sort())
+  const isForSpeech = models.candidates.length === 0 && safetensorsFolders(files).length === 0 && speech.length > 0
+  if (isForSpeech) return chooseSpeech(request, speech)
   const route = chooseRoute(request, models)
   if (route.folder !== undefined) return chooseSafetensors(request, route.folder)
   if (route.candidate) return ggufChoice(request, models, route.candidate, route.reason)
@@ -280,6 +287,25 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
   }
 }
 
+/** Chooses one of the models that recognize speech and the voices, by its label or file. */
+function chooseSpeech({ id, file, variant, files, memory: facts }: ChoiceRequest, found: FolderModel[]): Choice {
+  const byName = new Map(files.map(each => [each.path, each]))
+  const models = found.map(({ format, label, files: parts }) => {
+    const planned = parts.map(({ path, role }) => toPlannedFile(byName.get(path)!, role, storedName(baseName(path))))
+    return { format, label: asLabel(label!), files: planned, size: totalSize(planned) }
+  })
+  const choices = models.slice(0, MAX_CHOICES).map(({ label, size }) => ({ label, size }))
+  const wanted = (file ?? variant)?.toLowerCase()
+  const [chosen, other] = models.filter(({ label, files: [first] }) =>
+    [undefined, label.toLowerCase(), first!.path.toLowerCase(), baseName(first!.path).toLowerCase()].includes(wanted)
+  )
+  if (!chosen) throw unknownVariant(id, wanted!, choices, [])
+  if (other) throw severalModels(id, `${models.length} models`, choices)
+  const memory = memoryCheck(requiredMemory(chosen.size, 0), memoryBudget(facts))
+  const reason = wanted === undefined ? `${chosen.label} is the only model.` : `${chosen.label} was requested.`
+  return { ...chosen, reason, choices: choices.filter(({ label }) => label !== chosen.label), memory, warnings: [] }
+}
+
 function companions(files: readonly HubFile[], folder: string): HubFile[] {
   const isSmall = (size = 0) => size > 0 && size <= MAX_COMPANION_BYTES
   const found = files.filter(({ path, size }) => COMPANION.test(baseName(path)) && isSmall(size)).sort(byPath)
@@ -322,12 +348,15 @@ function ambiguous(id: string, models: GgufModels, found: readonly GgufCandidate
   const isClear = ({ label }: GgufCandidate) => !isLabel(label) || matchingGguf(models, label).length === 1
   const choices = listChoices(found.map(one => (isClear(one) ? one : { ...one, label: one.path })))
   const what = wanted ? `${found.length} models that match ${wanted}` : `${found.length} models`
-  return refusal(
+  return severalModels(id, what, choices)
+}
+
+const severalModels = (id: string, what: string, choices: { label: string; size: number }[]): CorralError =>
+  refusal(
     'invalid_request',
     `${id} has ${what}: ${listed(choices.map(withSize))}. Name one after a colon, as in ${id}:${choices[0]!.label}.`,
     { choices }
   )
-}
 
 const incompleteSet = (id: string, sets: readonly { path: string; missing: string[] }[]): CorralError =>
   refusal('unsupported_capability', `${id} is not usable: ${sets.map(incompleteText).join('; ')}.`)

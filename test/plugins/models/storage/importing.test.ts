@@ -374,3 +374,50 @@ t.test('an import is refused if the models folder has a link or file in the way'
   }
   t.same(tree(join(dir, 'outside')), [])
 })
+
+t.test('models for speech are imported and recognized by their headers', async t => {
+  const header = (vocabulary: number, layers = 4) => {
+    const bytes = Buffer.alloc(8192)
+    const sizes = [0x67676d6c, vocabulary, 1500, 384, 6, layers, 448, 384, 6, layers, 80, 1]
+    for (const [at, size] of sizes.entries()) bytes.writeInt32LE(size, 4 * at)
+    return bytes
+  }
+  const onnx = Buffer.alloc(8192, 8)
+  const voice = { audio: { sample_rate: 22050 }, phoneme_id_map: { a: [1] }, espeak: { voice: 'de' } }
+  const dir = t.testdir({
+    'ggml-base.bin': header(51_865),
+    'ggml-tiny.en-q5_1.bin': header(51_864),
+    'ggml-none.bin': header(9),
+    'ggml-cut.bin': header(51_865).subarray(0, 40),
+    'ggml-page.bin': `<!doctype html><html>${' '.repeat(5000)}`,
+    one: { 'x.onnx': onnx, 'x.onnx.json': JSON.stringify(voice), 'other.txt': '' },
+    two: { 'y.onnx': onnx, 'y.onnx.json': JSON.stringify({ ...voice, speaker_id_map: { anna: 0, ben: 1 } }) },
+    three: { 'z.onnx': onnx, 'z.onnx.json': '{"audio": {}}' }
+  })
+  const { store, add } = await openBeside(dir)
+  t.match(await add('ggml-base.bin', 'a/base'), {
+    format: 'ggml',
+    label: 'F16',
+    metadata: { architecture: 'whisper', contextLength: 448, capabilities: ['audio', 'transcribe', 'translate'] }
+  })
+  const english = await add('ggml-tiny.en-q5_1.bin', 'a/tiny')
+  t.match(english, { label: 'Q5_1', metadata: { capabilities: ['audio', 'transcribe'] } })
+  const only = {
+    capabilities: ['speak'],
+    voices: ['x'],
+    info: { 'audio.sample_rate': 22050, 'general.language': 'de' }
+  }
+  t.match(await add('one', 'a/one'), { format: 'onnx', label: 'ONNX', metadata: only, files: { length: 2 } })
+  t.match((await add('two/y.onnx', 'a/two')).metadata.voices, ['anna', 'ben'])
+  for (const [path, message] of [
+    ['ggml-none.bin', /impossible vocabulary 9/],
+    ['ggml-cut.bin', /is not a ggml file/],
+    ['ggml-page.bin', /web page/],
+    ['three', /is not a voice/]
+  ] as const) {
+    await t.rejects(add(path, 'a/bad'), { code: 'invalid_request', message }, path)
+  }
+  const again = await openStore(join(dir, 'models'))
+  t.match(again.store.list().find(({ publicName }) => publicName === 'a/two')?.metadata.voices, ['anna', 'ben'])
+  t.equal((await store.remove(name('a/one'))).length, 1)
+})

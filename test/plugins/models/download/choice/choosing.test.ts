@@ -286,3 +286,32 @@ t.test('SafeTensors weights are chosen with their files', t => {
   )
   t.end()
 })
+
+t.test('models for speech are chosen by their label or file', t => {
+  const recognizers = listing(
+    'ggml-base.bin 0.15\nggml-base.en-q5_1.bin 0.06\nggml-base-encoder.mlmodelc.zip 0.04\nREADME.md'
+  )
+  const base = choose({ files: recognizers, variant: 'BASE' })
+  t.match(base, {
+    format: 'ggml',
+    label: 'base',
+    files: [{ path: 'ggml-base.bin', role: 'model' }],
+    choices: [{ label: 'base.en-q5_1' }]
+  })
+  t.equal(choose({ files: recognizers, file: 'ggml-base.en-q5_1.bin' }).label, 'base.en-q5_1')
+  t.throws(() => choose({ files: recognizers }), { code: 'invalid_request', message: /2 models: base \(.*a\/b:base/ })
+  t.throws(() => choose({ files: recognizers, variant: 'tiny' }), { code: 'repo_not_found', message: /has no tiny/ })
+  const voices = listing(
+    'pt/tug\u00e3o/x-tug\u00e3o.onnx 0.06\npt/tug\u00e3o/x-tug\u00e3o.onnx.json\nbare.onnx 0.06\nMODEL_CARD'
+  )
+  const voice = choose({ files: voices })
+  t.match(voice, { format: 'onnx', label: 'x-tug-o', reason: /only model/ })
+  const stored = voice.files.map(({ storedPath, role }) => [storedPath, role])
+  t.same(stored, [
+    ['x-tug_o.onnx', 'model'],
+    ['x-tug_o.onnx.json', 'other']
+  ])
+  t.throws(() => choose({ files: listing('pytorch_model.bin 1\nx.onnx 1') }), { code: 'unsupported_capability' })
+  t.equal(choose({ files: [...recognizers, ...listing('a-Q8_0.gguf 1')] }).format, 'gguf', 'language models first')
+  t.end()
+})
