@@ -20,6 +20,12 @@ export type RemoteServers = ReturnType<typeof createRemoteServers>
 type ReplyBody = Dispatcher.ResponseData['body']
 type Reader<Reply> = (body: ReplyBody) => Promise<Reply>
 
+interface AskOptions {
+  headers?: Record<string, string>
+  /** Matches the media types of answers. */
+  accepts?: RegExp
+}
+
 /** The server is at fault, so another server may succeed. */
 class ServerFault extends Error {
   /** The client gets this error if no other server helps. */
@@ -88,7 +94,7 @@ export function createRemoteServers(
     body: object,
     signal: AbortSignal,
     read: Reader<Reply>,
-    headers: Record<string, string> | undefined
+    { headers, accepts = /json|event-stream/ }: AskOptions
   ): Promise<Reply> {
     server.running++
     try {
@@ -109,7 +115,7 @@ export function createRemoteServers(
       const { statusCode } = reply
       const type = String(reply.headers['content-type'] ?? '')
       if (statusCode >= 300) throw refusal(name, statusCode, await readText(reply.body), reply.headers['retry-after'])
-      if (!/json|event-stream/.test(type)) {
+      if (!accepts.test(type)) {
         await reply.body.dump().catch(() => undefined)
         const what = `A server of model "${name}" answered with ${type || 'something'}, which is not a model's answer.`
         throw new ServerFault(new CorralError('engine_crashed', `${what} Correct its address in config.yaml.`), true)
@@ -136,7 +142,7 @@ export function createRemoteServers(
       body: object,
       signal: AbortSignal,
       read: Reader<Reply>,
-      { begun = () => false, headers }: { begun?: () => boolean; headers?: Record<string, string> } = {}
+      { begun = () => false, ...options }: AskOptions & { begun?: () => boolean } = {}
     ): Promise<Reply> {
       const left = new Set(servers)
       let last: ServerFault | undefined
@@ -145,7 +151,7 @@ export function createRemoteServers(
         const [server] = [...left].sort((a, b) => Number(b.healthy) - Number(a.healthy) || a.running - b.running)
         left.delete(server!)
         try {
-          const reply = await askOne(server!, path, body, signal, read, headers)
+          const reply = await askOne(server!, path, body, signal, read, options)
           setHealth(server!, true)
           return reply
         } catch (error) {

@@ -8,7 +8,7 @@ import { mistake, Program, type ProgramModel, type ProgramSettings, readProgram 
 const CAPABILITIES: Record<Exclude<ProgramSettings['kind'], 'chat'>, Capability[]> = {
   embedding: ['embedding'],
   rerank: ['rerank'],
-  transcribe: ['audio', 'transcribe']
+  transcribe: ['audio', 'transcribe', 'translate']
 }
 
 export default definePlugin({

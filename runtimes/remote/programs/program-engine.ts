@@ -22,12 +22,26 @@ const CONNECT_TIMEOUT_MS = 5000
 
 type Body = Dispatcher.ResponseData['body']
 
+/** With `segments` if times were requested. */
+interface ProgramTranscript {
+  text?: unknown
+  usage?: Record<string, unknown>
+  segments?: { text: string }[]
+  language?: string
+  duration?: number
+}
+
 /** The engine of a running program: requests in OpenAI's format, with the abilities of its kind. */
 export function createProgramEngine(
   spec: EngineSpec,
   process: ProgramProcess,
-  { program, model }: ProgramModel,
-  { log, memory, stop }: { log: FastifyBaseLogger; memory(): MemoryUse; stop(): Promise<void> }
+  { program, model, own }: ProgramModel,
+  {
+    provider,
+    log,
+    memory,
+    stop
+  }: { provider: string; log: FastifyBaseLogger; memory(): MemoryUse; stop(): Promise<void> }
 ): Engine {
   const { kind, name, base, contextSize, slots } = program
   const address = { url: process.address + base, key: process.key }
@@ -54,23 +68,26 @@ export function createProgramEngine(
       })
 
   async function transcribe(request: EngineFields, sink: AnswerSink): Promise<void> {
-    const { audio, translate, language, prompt, temperature } = request
+    const { audio, translate, language, prompt, temperature, timed } = request
+    const response_format = timed ? 'verbose_json' : 'json'
     const form = new FormData()
     form.set('file', new Blob([Buffer.from(String(audio), 'base64')]), 'audio')
-    for (const [key, value] of Object.entries({ model, response_format: 'json', language, prompt, temperature })) {
+    for (const [key, value] of Object.entries({ model, response_format, language, prompt, temperature, translate })) {
       if (value !== undefined && value !== null) form.set(key, String(value))
     }
-    const read = (body: Body) => body.json() as Promise<{ text?: unknown; usage?: Record<string, unknown> }>
+    const read = (body: Body) => body.json() as Promise<ProgramTranscript>
     const path = `/audio/${translate ? 'translations' : 'transcriptions'}`
-    const { text, usage } = await servers.ask(path, form, sink.signal, read)
+    const { text, usage, segments = [], language: heard, duration } = await servers.ask(path, form, sink.signal, read)
     if (typeof text !== 'string') {
       throw new CorralError('engine_crashed', `The program "${name}" answered without the text of the recording.`)
     }
-    await sink.take([{ content: text }])
+    const timedText = segments.map(segment => ({ content: segment.text, json: { segment } }))
+    await sink.take(segments.length > 0 ? timedText : [{ content: text }])
     const count = (value: unknown) => (typeof value === 'number' ? value : 0)
     await sink.take([
       {
         finish: 'stop',
+        json: { language: heard, duration },
         usage: {
           promptTokens: count(usage?.input_tokens),
           cachedTokens: 0,
@@ -97,11 +114,15 @@ export function createProgramEngine(
     chat: { chat: explained(remote.chat!), completion: explained(remote.completion!) },
     embedding: { embed: explained(remote.embed!) },
     rerank: { rerank: explained(rerank) },
-    transcribe: { operations: { transcribe: explained(transcribe) } }
+    transcribe: {
+      operations: { transcribe, translate: (request, sink) => transcribe({ ...request, translate: true }, sink) }
+    }
   }
+  const { operations: usual = {}, ...others } = calls[kind]
+  const operations = Object.entries(own?.operations(servers.ask, usual) ?? usual)
   return {
     id: remote.id,
-    provider: 'programs',
+    provider,
     spec,
     contextSize,
     slots,
@@ -112,7 +133,8 @@ export function createProgramEngine(
       return memory()
     },
     exited: Promise.race([process.exited, stopped]).finally(() => servers.close()),
-    ...calls[kind],
+    ...others,
+    operations: Object.fromEntries(operations.map(([name, call]) => [name, explained(call!)])),
     async stop() {
       await remote.stop()
       await stop()

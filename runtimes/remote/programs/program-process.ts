@@ -87,7 +87,7 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
       const limit = performance.now() + settings.startTimeout
       for (;;) {
         signal?.throwIfAborted()
-        if (ended) throw notReady(name, ended, log)
+        if (ended) throw notReady(settings, ended, log)
         if (await isReady(address + settings.ready)) return
         if (performance.now() > limit) {
           const what = `The program "${name}" did not answer at ${settings.ready} within ${settings.startTimeout / 1000} s.`
@@ -142,12 +142,9 @@ const lastLine = (log: LogTail) => {
 const describeExit = ({ code, signal }: Pick<EngineExit, 'code' | 'signal'>) =>
   signal !== null ? `was ended by ${signal}` : code === null ? 'could not be started' : `ended with exit code ${code}`
 
-function notReady(name: string, exit: EngineExit, log: LogTail): CorralError {
+function notReady({ name, advice }: ProgramSettings, exit: EngineExit, log: LogTail): CorralError {
   const cause = exit.code === null && exit.signal === null ? 'not_started' : 'exited'
-  return failure(
-    `The program "${name}" ${describeExit(exit)} before it was ready.${lastLine(log)} Correct "command" under engines.${name}.`,
-    cause
-  )
+  return failure(`The program "${name}" ${describeExit(exit)} before it was ready.${lastLine(log)} ${advice}`, cause)
 }
 
 function crashed(name: string, exit: Pick<EngineExit, 'code' | 'signal'>, log: LogTail): CorralError {

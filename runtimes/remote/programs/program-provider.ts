@@ -42,7 +42,7 @@ function poolOf(name: string, gpus: readonly Gpu[]): string {
 /** @param find returns the program of a model */
 export function createProgramProvider(
   find: (model: Model) => ProgramModel | undefined,
-  { log, hardware }: { log: FastifyBaseLogger; hardware: HardwareService }
+  { name = 'programs', log, hardware }: { name?: string; log: FastifyBaseLogger; hardware: HardwareService }
 ): EngineProvider {
   const states = new Map<string, State>()
   const stateOf = ({ key }: Model) => {
@@ -81,7 +81,8 @@ export function createProgramProvider(
     const { process } = state
     if (process && !process.hasEnded() && (await wake(process, found, waiting))) return process
     state.process = undefined
-    const started = await startProgram(found.program, found.model, waiting)
+    const command = (await found.own?.command(waiting)) ?? found.program.command
+    const started = await startProgram({ ...found.program, command }, found.model, waiting)
     state.process = started
     record(started, found.program.name, state)
     return started
@@ -132,6 +133,7 @@ export function createProgramProvider(
     await measure()
     const timer = setInterval(() => void measure(), MEASURE_MS).unref()
     const engine = createProgramEngine(spec, process, found, {
+      provider: name,
       log,
       memory: () => useOf(found, state),
       stop: () => release(process, found, state)
@@ -141,7 +143,7 @@ export function createProgramProvider(
   }
 
   return {
-    name: 'programs',
+    name,
     serves(variant, mode) {
       const found = find(variant)
       if (!found) return 0

@@ -1,11 +1,14 @@
 import { type Static, Type } from 'typebox'
 import { ConfigError } from '../../../core/config/config-error.ts'
 import { Bytes, Path, Timeout } from '../../../core/config/core-schema.ts'
+import type { Operations } from '../../../core/contracts/engines.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { findExecutable } from '../../../core/system/child-process.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import type { RemoteServers } from '../remote-servers.ts'
 
 export const Program = Type.Object(
   {
@@ -73,6 +76,15 @@ export type ProgramSettings = ReturnType<typeof readProgram>
 export interface ProgramModel {
   program: ProgramSettings
   model: string
+  own?: OwnProgram
+}
+
+/** A program that corral itself finds or installs. */
+export interface OwnProgram {
+  /** Returns its program and arguments, as `command` in the settings. @throws CorralError `runtime_missing` */
+  command(waiting: Waiting): Promise<string[]>
+  /** Its calls, which differ from OpenAI's API. @param usual the calls for programs with that API */
+  operations(ask: RemoteServers['ask'], usual: Operations): Operations
 }
 
 export const mistake = (setting: string, message: string) => new ConfigError([{ where: setting, setting, message }])
@@ -92,6 +104,8 @@ export function readProgram(name: string, program: Static<typeof Program>) {
   return {
     name,
     kind,
+    /** What to do if it does not start. */
+    advice: `Correct "command" under engines.${name}.`,
     command,
     environment: program.environment ?? {},
     directory: program.directory,
