@@ -3,6 +3,7 @@ import runtimes from '../runtimes/llama-cpp/index.ts'
 import llamaServer from '../runtimes/llama-server/index.ts'
 import remote from '../runtimes/remote/index.ts'
 import programs from '../runtimes/remote/programs/index.ts'
+import speech from '../runtimes/remote/speech/index.ts'
 import apiAnthropic from './apis/anthropic/index.ts'
 import apiBatches from './apis/batches/index.ts'
 import apiFiles from './apis/files/index.ts'
@@ -52,6 +53,7 @@ export const builtInPlugins: FoundPlugin[] = [
   llamaServer,
   remote,
   programs,
+  speech,
   cluster,
   clusterRay,
   adoption,

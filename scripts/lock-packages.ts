@@ -1,6 +1,7 @@
 /**
- * Writes `plugins/models/conversion/packages` and `plugins/machines/ray/packages`: the Python packages of the converter
- * and of Ray, with the SHA-256 of each wheel, for all Python versions and platforms. `--ray` writes only Ray's. The
+ * Writes `plugins/models/conversion/packages`, `plugins/machines/ray/packages` and `runtimes/remote/speech/packages`: the
+ * Python packages of the converter, of Ray and of piper, with the SHA-256 of each wheel, for all Python versions and
+ * platforms. `--small` writes only Ray's and piper's. The
  * converter's packages follow the requirements of the llama.cpp in `.cache/engine` and new releases. Thorough tests and
  * long trials of the conversion check that it still works.
  *
@@ -15,6 +16,7 @@ import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
 import { RAY_LOCK } from '../plugins/machines/ray/ray-cluster.ts'
 import { LOCKS, lockedFor } from '../plugins/models/conversion/python-environment.ts'
+import { PIPER_LOCK } from '../runtimes/remote/speech/find-piper.ts'
 import { cachedRuntimes } from './cached-engine.ts'
 import { readRequirements } from './converter-requirements.ts'
 
@@ -27,7 +29,8 @@ const EXCEPTIONS: Record<string, string[]> = {
   'numpy~=2.2.6': ["numpy~=2.2.6 ; python_version < '3.14'", "numpy>=2.3 ; python_version >= '3.14'"]
 }
 /** All nodes of a cluster need the same version. This version has been tested. */
-const RAY = 'ray==2.60.0'
+const RAY = ['ray==2.60.0']
+const PIPER = ['piper-tts==1.8.0', 'flask>=3,<4']
 /** Packages that torch requires for NVIDIA GPUs. */
 const CUDA = /^(torch|triton|nvidia-.*|cuda-.*)$/
 
@@ -72,10 +75,15 @@ async function cpuTorch(version: string): Promise<string> {
   return `${[...new Set(lines)].sort().join('\n')}\n`
 }
 
-const ray = resolved([RAY])
-writeFileSync(RAY_LOCK, `${ray.map(({ text }) => text).join('\n')}\n`)
-console.log(`Wrote ${RAY_LOCK} (${ray.length} packages)`)
-if (process.argv.includes('--ray')) process.exit()
+for (const [path, requirements] of new Map([
+  [RAY_LOCK, RAY],
+  [PIPER_LOCK, PIPER]
+])) {
+  const locked = resolved(requirements)
+  writeFileSync(path, `${locked.map(({ text }) => text).join('\n')}\n`)
+  console.log(`Wrote ${path} (${locked.length} packages)`)
+}
+if (process.argv.includes('--small')) process.exit()
 
 const { directory } = await cachedRuntimes().conversionTools({})
 const wanted = await readRequirements(directory)

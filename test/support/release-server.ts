@@ -45,7 +45,6 @@ export interface ReleaseRequest {
   bytes: number
 }
 
-const REPOSITORY = 'ggml-org/llama.cpp'
 const PIECE = 64 * 1024
 
 export const sha256 = (data: Buffer) => createHash('sha256').update(data).digest('hex')
@@ -55,7 +54,7 @@ export const sha256 = (data: Buffer) => createHash('sha256').update(data).digest
  * nightly prereleases (bN) with the archives, their sizes and digests. Files are behind a redirect to a signed address
  * on another host, which serves ranges.
  */
-export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
+export async function startReleaseServer(t: Pick<Test, 'teardown'>, repository = 'ggml-org/llama.cpp') {
   const releases: PublishedRelease[] = []
   const faults = new Map<string, FileFault & { left: number }>()
   const requests: ReleaseRequest[] = []
@@ -96,7 +95,7 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
       response.statusCode = 404
       return json({ message: 'Not Found', documentation_url: 'https://docs.github.com/rest', status: '404' })
     }
-    const base = `/repos/${REPOSITORY}/releases`
+    const base = `/repos/${repository}/releases`
     if (pathname === `${base}/latest`) {
       const latest = releases.find(({ prerelease }) => !prerelease)
       return latest ? json(record(latest)) : missing()
@@ -136,7 +135,7 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
         content_type: 'application/octet-stream',
         size: size ?? data.length,
         digest: digest === undefined ? `sha256:${sha256(data)}` : digest,
-        browser_download_url: `${state.browserUrl || url}/${REPOSITORY}/releases/download/${tag}/${name}`
+        browser_download_url: `${state.browserUrl || url}/${repository}/releases/download/${tag}/${name}`
       }))
     }
   }
