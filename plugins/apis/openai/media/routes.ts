@@ -2,9 +2,9 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { eventChannel } from '../../../../core/answers/event-channel.ts'
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
-import { type ConfiguredApi, readModelRequest } from '../../../../core/answers/model-request.ts'
+import type { ConfiguredApi } from '../../../../core/answers/model-request.ts'
 import type { Question } from '../../../../core/answers/question.ts'
-import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
+import type { EngineFields } from '../../../../core/contracts/engines.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { openaiErrorEvent, openaiRouter } from '../../../../core/http/openai-error.ts'
 import { Given, ignored, keep_alive, ListOf, Loose, named, Titled } from '../../../../core/http/request-fields.ts'
@@ -12,9 +12,12 @@ import { ANSWER_ERRORS, jsonOrStream } from '../../../../core/http/response-sche
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { LoadOptionsSchema } from '../../../../core/models/load-options.ts'
 import { parseRequestedName } from '../../../../core/models/model-name.ts'
+import { unsupportedOperation } from '../../../../core/models/model-operations.ts'
 import { SamplingOptionsSchema } from '../../../../core/models/options.ts'
 import { DONE, frame } from '../answer.ts'
 import { acceptForms } from './form-body.ts'
+import { speechRoutes } from './speech.ts'
+import { Transcript } from './transcript.ts'
 
 const FORM = 'multipart/form-data'
 
@@ -22,28 +25,46 @@ const Count = Type.Integer({ minimum: 0 })
 const TranscriptSchema = Loose({
   text: Type.String(),
   logprobs: Type.Optional(ListOf({ token: Type.String(), logprob: Type.Number(), bytes: Type.Array(Count) })),
-  usage: Loose({ type: Type.Literal('tokens'), input_tokens: Count, output_tokens: Count, total_tokens: Count })
+  usage: Loose({
+    type: Type.Enum(['tokens', 'duration']),
+    input_tokens: Type.Optional(Count),
+    output_tokens: Type.Optional(Count),
+    total_tokens: Type.Optional(Count),
+    seconds: Type.Optional(Count)
+  }),
+  task: Type.Optional(Type.String()),
+  language: Type.Optional(Type.String()),
+  duration: Type.Optional(Type.Number({ description: 'Seconds' })),
+  segments: Type.Optional(ListOf({ id: Count, start: Type.Number(), end: Type.Number(), text: Type.String() })),
+  words: Type.Optional(ListOf({ word: Type.String(), start: Type.Number(), end: Type.Number() }))
 })
 
-const REPLY = jsonOrStream('The transcript; with the response_format "text" only its text', TranscriptSchema, {
-  event:
-    'Events `data: {"type":"transcript.text.delta","delta":…}`, one `data: {"type":"transcript.text.done","text":…,"usage":…}`, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.'
-})
+const REPLY = jsonOrStream(
+  'The transcript. verbose_json adds times; text, srt and vtt are plain text',
+  TranscriptSchema,
+  {
+    event:
+      'Events `data: {"type":"transcript.text.delta","delta":…}`, one `data: {"type":"transcript.text.done","text":…,"usage":…}`, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]` behind it.'
+  }
+)
+
+const TEXT_TYPES = {
+  text: 'text/plain; charset=utf-8',
+  srt: 'application/x-subrip; charset=utf-8',
+  vtt: 'text/vtt; charset=utf-8'
+}
+const TEXTS = Object.fromEntries(
+  Object.values(TEXT_TYPES).map(type => [type.split(';')[0]!, { schema: Type.String() }])
+)
 
 const TRANSCRIBING = [
   ['/audio/transcriptions', 'transcribe', 'Transcribe speech', 'createTranscription'],
   ['/audio/translations', 'translate', 'Translate speech into English text', 'createTranslation']
 ] as const
 
-const SpeechRequest = Loose({
-  ...named,
-  input: Given(Type.String()),
-  voice: Given(Type.Union([Type.String(), Loose({})]))
-})
 const ImageRequest = Loose({ ...named, prompt: Given(Type.String()) })
 
 const UNSUPPORTED = [
-  ['/audio/speech', 'createSpeech', 'speak', SpeechRequest, ['application/json']],
   ['/images/generations', 'createImage', 'make images', ImageRequest, ['application/json']],
   ['/images/edits', 'createImageEdit', 'make images', ImageRequest, [FORM, 'application/json']],
   ['/images/variations', 'createImageVariation', 'make images', ImageRequest, [FORM, 'application/json']]
@@ -52,11 +73,12 @@ const UNSUPPORTED = [
 export function mediaRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   const route = openaiRouter(app, 'OpenAI audio and images')
   acceptForms(app)
+  speechRoutes(app, deps)
   for (const [path, task, summary, operationId] of TRANSCRIBING) {
     route(`POST ${path}`, operationId, summary, {
       consumes: [FORM, 'application/json'],
       body: TranscriptionRequest,
-      response: { 200: { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } } },
+      response: { 200: { ...REPLY, content: { ...REPLY.content, ...TEXTS } } },
       errors: ANSWER_ERRORS,
       handler: (request, reply) => transcribe(deps, request, reply, task)
     })
@@ -82,12 +104,10 @@ export function mediaRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   }
 }
 
-type Fields = Record<string, unknown>
-
 const { temperature, max_tokens, seed } = SamplingOptionsSchema.properties
-/** The other formats need word timestamps, which engines do not report. */
 const PLAIN_FORMATS = ['json', 'text']
-const TIMED_FORMATS = ['verbose_json', 'srt', 'vtt', 'diarized_json']
+/** These need to know when each part was said. */
+const TIMED_FORMATS = ['verbose_json', 'srt', 'vtt']
 
 export const TranscriptionRequest = Titled('TranscriptionRequest', {
   ...named,
@@ -98,7 +118,7 @@ export const TranscriptionRequest = Titled('TranscriptionRequest', {
   }),
   language: Given(Type.String()),
   prompt: Given(Type.String()),
-  response_format: Given(Type.Enum([...PLAIN_FORMATS, ...TIMED_FORMATS])),
+  response_format: Given(Type.Enum([...PLAIN_FORMATS, ...TIMED_FORMATS, 'diarized_json'])),
   temperature: Given(temperature),
   max_tokens: Given(max_tokens),
   seed: Given(seed),
@@ -120,16 +140,25 @@ export async function transcribe(
   task: Task
 ): Promise<unknown> {
   const { stream, response_format } = request.body
-  const { variant, settings, sampling, lease } = readModelRequest(deps, request.body, request.caller)
-  const fields = transcriptionFields(request.body, task)
+  const format = response_format ?? 'json'
+  const { variant, settings, sampling, options, lease } = deps.answers.read(request.body, request.caller)
+  const { capabilities } = variant.metadata
+  /** Other models that hear are text models. They are prompted for the task. */
+  const isRecognizer = capabilities.includes('transcribe')
+  if (isRecognizer && !capabilities.includes(task)) throw unsupportedOperation(`Model "${variant.publicName}"`, task)
+  const fields = transcriptionFields(request.body, task, isRecognizer)
   const part = { type: 'input_audio', input_audio: { data: fields.audio } }
   withUsableMedia([{ content: [part] }], variant, settings.engine, () => 'file')
-  const body = { ...sampling, ...fields }
-  const question: Question = { operation: 'transcribe', body, lease, variant, overflow: 'error' }
+  const body = { ...(isRecognizer ? options.sampling : sampling), ...fields }
+  const operation = isRecognizer ? task : 'transcribe'
+  const question: Question = { operation, body, lease, variant, overflow: 'error' }
   if (!stream) {
     const transcript = await deps.answers.whole(reply, question, () => new Transcript())
-    if (response_format !== 'text') return transcript.whole()
-    return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
+    return formatted(transcript, task, request.body, reply)
+  }
+  if (!PLAIN_FORMATS.includes(format)) {
+    const message = `Streams have no response_format "${format}". Leave out "stream", or use "json".`
+    throw new CorralError('unsupported_capability', message, { param: 'stream' })
   }
   const idle = () => frame({ type: 'transcript.text.delta', delta: '' })
   const channel = eventChannel(deps.heartbeat(), openaiErrorEvent, idle)
@@ -142,63 +171,50 @@ export async function transcribe(
   })
 }
 
-/** Builds the engine's request. @throws CorralError `unsupported_capability` for timestamps */
-export function transcriptionFields(request: TranscriptionRequest, task: Task): EngineFields & { audio: string } {
-  const { file, language, prompt, response_format, timestamp_granularities, include } = request
-  const timed = (param: string, what: string) =>
-    new CorralError(
-      'unsupported_capability',
-      `${what} needs word timestamps, which engines do not report. Use the response_format "json" or "text".`,
-      { param }
-    )
-  if (response_format && !PLAIN_FORMATS.includes(response_format)) {
-    throw timed('response_format', `The response_format "${response_format}"`)
+/** @throws CorralError `unsupported_capability` if the engine reports no times */
+function formatted(
+  transcript: Transcript,
+  task: Task,
+  { response_format, timestamp_granularities }: TranscriptionRequest,
+  reply: FastifyReply
+): unknown {
+  const format = response_format ?? 'json'
+  if (TIMED_FORMATS.includes(format) && !transcript.isTimed) throw timeless('response_format', format)
+  if (format === 'verbose_json') {
+    return transcript.verbose(task, timestamp_granularities?.length ? timestamp_granularities : ['segment'])
   }
-  if (timestamp_granularities?.length) throw timed('timestamp_granularities', '"timestamp_granularities"')
+  if (format === 'srt') return reply.type(TEXT_TYPES.srt).send(transcript.subtitles(','))
+  if (format === 'vtt') return reply.type(TEXT_TYPES.vtt).send(transcript.subtitles('.'))
+  if (format === 'text') return reply.type(TEXT_TYPES.text).send(`${transcript.text}\n`)
+  return transcript.whole()
+}
+
+const timeless = (param: string, value: string) => {
+  const message = `"${value}" needs times, which the engine of this model does not report. Use the response_format "json" or "text".`
+  return new CorralError('unsupported_capability', message, { param })
+}
+
+/** Builds the engine's request. @throws CorralError `unsupported_capability` for times that the model does not report */
+export function transcriptionFields(
+  request: TranscriptionRequest,
+  task: Task,
+  isRecognizer = false
+): EngineFields & { audio: string } {
+  const { file, language, prompt, response_format, timestamp_granularities, include } = request
+  const format = response_format ?? 'json'
+  if (format === 'diarized_json' || (!isRecognizer && TIMED_FORMATS.includes(format))) {
+    throw timeless('response_format', format)
+  }
+  if (timestamp_granularities?.length && (format !== 'verbose_json' || !isRecognizer)) {
+    throw timeless('timestamp_granularities', timestamp_granularities.join())
+  }
   return {
     // The type in a data URL is ignored, because engines detect it from the bytes.
     audio: file.slice(file.startsWith('data:') ? file.indexOf(',') + 1 : 0),
     ...(language && { language }),
     ...(prompt && { prompt }),
     ...(task === 'translate' && { translate: true }),
+    ...(TIMED_FORMATS.includes(format) && { timed: true }),
     ...(include?.includes('logprobs') && { logprobs: true })
-  }
-}
-
-export class Transcript {
-  #logprobs: Fields[] = []
-  #usage: TokenUsage | undefined
-  text = ''
-
-  add(deltas: readonly Delta[]): Fields[] {
-    const events: Fields[] = []
-    for (const { choice, content, logprobs, usage } of deltas) {
-      if (choice) continue
-      this.#usage = usage ?? this.#usage
-      const tokenFields = logprobs?.map(({ token, logprob, bytes }) => ({ token, logprob, bytes }))
-      this.#logprobs.push(...(tokenFields ?? []))
-      if (!content) continue
-      this.text += content
-      events.push({ type: 'transcript.text.delta', delta: content, ...(tokenFields && { logprobs: tokenFields }) })
-    }
-    return events
-  }
-
-  whole(): Fields {
-    const { promptTokens = 0, completionTokens = 0 } = this.#usage ?? {}
-    return {
-      text: this.text,
-      ...(this.#logprobs.length > 0 && { logprobs: this.#logprobs }),
-      usage: {
-        type: 'tokens',
-        input_tokens: promptTokens,
-        output_tokens: completionTokens,
-        total_tokens: promptTokens + completionTokens
-      }
-    }
-  }
-
-  done(): Fields {
-    return { type: 'transcript.text.done', ...this.whole() }
   }
 }

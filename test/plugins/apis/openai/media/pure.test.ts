@@ -7,15 +7,14 @@ import type { EngineMode } from '../../../../../core/contracts/engines.ts'
 import type { Capability } from '../../../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../../../core/contracts/storage.ts'
 import { acceptForms } from '../../../../../plugins/apis/openai/media/form-body.ts'
-import {
-  Transcript,
-  TranscriptionRequest,
-  transcriptionFields
-} from '../../../../../plugins/apis/openai/media/routes.ts'
+import { TranscriptionRequest, transcriptionFields } from '../../../../../plugins/apis/openai/media/routes.ts'
+import { openSoundEncoder, type SoundFormat } from '../../../../../plugins/apis/openai/media/sound-format.ts'
+import { Transcript } from '../../../../../plugins/apis/openai/media/transcript.ts'
 import { readModelFiles } from '../../../../../plugins/models/storage/model-files.ts'
 import { launchSpec } from '../../../../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../../../../runtimes/llama-server/provider.ts'
 import { isCacheFault, requestError } from '../../../../../runtimes/llama-server/request-error.ts'
+import { soundLength } from '../../../../../runtimes/remote/speech/sound-length.ts'
 import { safetensorsBytes } from '../../../../support/gguf-writer.ts'
 import { sourceAt } from '../../../models/storage/support.ts'
 import { refusal as refused, variantOf as storedVariant, testEngines } from '../support.ts'
@@ -204,6 +203,74 @@ t.test('the OpenAI API converts transcription requests and assembles transcripts
     logprobs: [likely],
     usage: { type: 'tokens', input_tokens: 5, output_tokens: 2, total_tokens: 7 }
   })
+})
+
+t.test('the OpenAI API writes transcripts with times in every format', async t => {
+  for (const [task, format] of [
+    ['transcribe', 'verbose_json'],
+    ['translate', 'srt']
+  ] as const) {
+    t.match(transcriptionFields({ file: 'UklG', response_format: format }, task, true), { timed: true })
+  }
+  const word = (text: string, start: number) => ({ word: text, start, end: start + 0.5 })
+  const transcript = new Transcript()
+  t.equal(transcript.isTimed, true, 'nothing was said')
+  const words = [word('Good', 0), word('morning.', 0.5)]
+  transcript.add([{ content: 'Good morning.', json: { segment: { id: 0, start: 0, end: 1, words } } }])
+  const changed = { id: 1, start: 3599.5, end: 3661.25, words: [word('Secret.', 3600)] }
+  transcript.add([{ content: ' [filtered]', json: { segment: changed } }])
+  transcript.add([{ json: { language: 'english', duration: 3662.1 }, finish: 'stop' }])
+  t.equal(transcript.isTimed, true)
+  t.same(transcript.verbose('transcribe', ['word', 'segment']), {
+    task: 'transcribe',
+    language: 'english',
+    duration: 3662.1,
+    text: 'Good morning. [filtered]',
+    words,
+    segments: [
+      { id: 0, start: 0, end: 1, text: 'Good morning.' },
+      { id: 1, start: 3599.5, end: 3661.25, text: '[filtered]' }
+    ],
+    usage: { type: 'duration', seconds: 3663 }
+  })
+  const cues = ['Good morning.', '[filtered]']
+  t.equal(
+    transcript.subtitles(','),
+    `1\n00:00:00,000 --> 00:00:01,000\n${cues[0]}\n\n2\n00:59:59,500 --> 01:01:01,250\n${cues[1]}\n\n`
+  )
+  t.match(transcript.subtitles('.'), /^WEBVTT\n\n00:00:00\.000 --> 00:00:01\.000\nGood/)
+  transcript.add([{ content: 'x' }])
+  t.equal(new Transcript().verbose('transcribe', []).duration, 0)
+})
+
+t.test('the OpenAI API encodes speech', async t => {
+  const tone = Buffer.alloc(2 * 22_050)
+  for (let at = 0; at < 22_050; at++) tone.writeInt16LE(Math.round(8000 * Math.sin(at / 10)), 2 * at)
+  const type = 'audio/pcm;rate=22050'
+  const encoded = async (format: SoundFormat, cuts: number[]) => {
+    const encoder = await openSoundEncoder(format)
+    const ends = [...cuts, tone.length]
+    const pieces = ends.map((end, at) => encoder.add({ bytes: tone.subarray(ends[at - 1] ?? 0, end), type }))
+    return Buffer.concat([...pieces, encoder.end()])
+  }
+  for (const format of ['wav', 'pcm'] as const) {
+    const whole = await encoded(format, [])
+    t.ok((await encoded(format, [1, 4001, 30_000])).equals(whole), `${format} in pieces`)
+  }
+  const wav = await encoded('wav', [])
+  t.ok(wav.subarray(44).equals(tone))
+  t.same(
+    [wav.toString('latin1', 0, 4), wav.readUInt16LE(22), wav.readUInt32LE(24), wav.readUInt16LE(34)],
+    ['RIFF', 1, 22_050, 16]
+  )
+  const pcm = await encoded('pcm', [])
+  t.ok(Math.abs(pcm.length / 2 - 24_000) <= 2, `${pcm.length / 2} samples`)
+  t.ok(Math.abs(pcm.readInt16LE(2 * 12_000) - tone.readInt16LE(2 * 11_025)) < 100, 'the same tone')
+  const mp3 = await encoded('mp3', [999])
+  t.ok(Math.abs(soundLength(mp3)! - 1) < 0.15, `${soundLength(mp3)} s`)
+  const strange = await openSoundEncoder('wav')
+  t.throws(() => strange.add({ bytes: tone, type: 'audio/mpeg' }), { code: 'engine_crashed' })
+  t.equal((await openSoundEncoder('mp3')).end().length, 0, 'nothing was said')
 })
 
 t.test('the OpenAI API detects the pooling of a sentence-transformers folder', async t => {
