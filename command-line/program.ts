@@ -16,6 +16,7 @@ const MODULES: [words: string, load: () => Promise<object>][] = [
   ['serve', () => import('./commands/serve.ts')],
   ['open', () => import('./commands/open.ts')],
   ['run', () => import('./commands/run.ts')],
+  ['transcribe say', () => import('./commands/speech-commands.ts')],
   ['launch', () => import('./commands/launch-agent.ts')],
   ['ps top stop logs', () => import('./commands/loaded-models.ts')],
   ['bench', () => import('./commands/bench-model.ts')],

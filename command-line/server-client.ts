@@ -3,7 +3,7 @@ import { request as httpsRequest } from 'node:https'
 import { createParser } from 'eventsource-parser'
 import { errorMessage, isSystemError } from '../core/errors.ts'
 import { abortAfter } from '../core/system/abort-signals.ts'
-import { parseAnyJson } from '../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../core/system/json-object.ts'
 import { CommandFailure, EXIT, exitCodeFor, failure, interruption } from './command-failure.ts'
 
 /** Client of a corral server. Requests have no time limit, because a model may take minutes to load or to think. */
@@ -14,6 +14,8 @@ export interface ServerClient {
   readonly bySocket: boolean
   /** Returns the reply's JSON. @throws CommandFailure with the server's message if it refuses */
   json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
+  /** Reads the bytes of the reply to a POST. */
+  bytes<Result>(path: string, body: unknown, read: (reply: IncomingMessage) => Promise<Result>): Promise<Result>
   /** Yields the Server-Sent Events of the reply to a POST with `body`, or to a GET without it. */
   stream<Event extends object>(path: string, body?: unknown, options?: StreamOptions): AsyncGenerator<Event>
   /** A client for requests after the command was interrupted. Only its own signals abort it. */
@@ -121,6 +123,12 @@ export function createClient({
       const text = await readText(await send(method, path, body, either), either)
       return parseJson(access.address, text) as Reply
     },
+    async bytes(path, body, read) {
+      const response = await send('POST', path, body, ended)
+      return await read(response).catch(error => {
+        throw ended.aborted ? ended.reason : cutOff(access.address, error)
+      })
+    },
     async *stream<Event extends object>(path: string, body?: unknown, options: StreamOptions = {}) {
       const { signal, onStatus, onHeaders } = options
       const either = signal ? AbortSignal.any([signal, ended]) : ended
@@ -207,6 +215,8 @@ function refusal({ address, why, apiKey }: ServerAccess, status: number, text: s
       'unauthorized'
     )
   }
+  // OpenAI's API, which the commands for speech use.
+  if (isObject(body.error)) return streamError({ error: body.error.message, code: body.error.code })
   if (typeof body.error !== 'string') {
     const problem = `The server at ${address} answered with status ${status}. It may not be corral.`
     return new ServerRefusal(problem, undefined)
