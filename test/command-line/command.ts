@@ -1,12 +1,12 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { readCases } from '../support/fixture.ts'
+import { newFolder } from '../support/folder.ts'
 
 /** The bundle: it starts in half the time of the compiled files. Stack traces need `NODE_OPTIONS=--enable-source-maps`. */
 export const MAIN = join(packageRoot, 'dist', 'bundle', 'main.js')
@@ -34,11 +34,7 @@ export interface CommandOptions {
 }
 
 /** An empty data directory, removed after the test. */
-export function newHome(t: Test): string {
-  const home = mkdtempSync(join(tmpdir(), 'corral-command-'))
-  t.teardown(() => rmSync(home, { recursive: true, force: true }))
-  return home
-}
+export const newHome = newFolder
 
 /** The environment of a command, without the developer's own corral. */
 export function commandEnvironment({ home, env }: Pick<CommandOptions, 'home' | 'env'>): NodeJS.ProcessEnv {
@@ -57,7 +53,6 @@ export async function corral(args: string[], options: CommandOptions): Promise<E
   let stdout = ''
   let stderr = ''
   let { interruptAt } = options
-  if (options.closeStdout) child.stdout.destroy()
   if (options.closeStdout) child.stdout.destroy()
   else child.stdout.setEncoding('utf8').on('data', text => (stdout += text))
   child.stderr.setEncoding('utf8').on('data', text => {

@@ -8,6 +8,9 @@ import { planReply, pullReply } from './records.ts'
 import { event, refuse, scriptedServer } from './scripted-server.ts'
 import { CTRL_C, onTerminal } from './terminal.ts'
 
+// The servers of these tests answer slowly.
+t.jobs = 3
+
 const MB = 1e6
 const REFERENCE = 'hf:Qwen/Qwen3-GGUF'
 const PULLING = {

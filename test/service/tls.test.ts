@@ -214,7 +214,7 @@ t.test('a renewed certificate takes effect immediately, and an unusable one chan
   t.equal(corral.log().split('expires in 3 days').length - 1, 1, 'the warning came once')
 })
 
-t.test('a start with an unusable certificate reports the cause', async t => {
+t.test('a start with an unusable certificate reports the cause', thorough, async t => {
   const folder = newFolder(t)
   const start = async (tls: string) => {
     writeFileSync(join(folder, 'config.yaml'), tls)

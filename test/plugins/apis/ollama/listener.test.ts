@@ -7,6 +7,7 @@ import t from 'tap'
 import security from '../../../../plugins/people/security/index.ts'
 import { corral as command, newHome } from '../../../command-line/command.ts'
 import { endless, startCorral, until } from '../../../support/corral.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { ask, corralWithListener, get, post } from './support.ts'
 
 /** Like `fetch`, but with a Host header, which `fetch` does not allow. */
@@ -137,7 +138,7 @@ t.test('a public address requires keys or "insecure"', async t => {
   t.match(warnings, [/INSECURE.*0\.0\.0\.0:11434/])
 })
 
-t.test('a used or forbidden address prevents the start', async t => {
+t.test('a used or forbidden address prevents the start', thorough, async t => {
   const other = createServer().listen(0, '127.0.0.1')
   t.teardown(() => other.close())
   await once(other, 'listening')
