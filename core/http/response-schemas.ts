@@ -2,7 +2,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest, FastifySchema, Rout
 import { type Static, type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode, errorCodes } from '../errors.ts'
 import { bodyObject } from './json-body.ts'
-import { Integer, Text } from './request-fields.ts'
+import { Integer, Text, Titled } from './request-fields.ts'
 import type { Role } from './roles.ts'
 
 /** The format of an API's errors, for the API document. */
@@ -51,26 +51,20 @@ export const ANSWER_ERRORS = [
   )
 ]
 
-const NativeErrorSchema = Type.Object(
-  {
-    error: Text('What happened, to what, and what to do next'),
-    errorCode: Integer('The HTTP status'),
-    code: Text('Stable, for programs'),
-    requestId: Text('As in the header x-request-id and in the log')
-  },
-  { title: 'NativeError', additionalProperties: true }
-)
+const NativeErrorSchema = Titled('NativeError', {
+  error: Text('What happened, to what, and what to do next'),
+  errorCode: Integer('The HTTP status'),
+  code: Text('Stable, for programs'),
+  requestId: Text('As in the header x-request-id and in the log')
+})
 
 /** The last event of work that failed after its stream had begun, see `workFailureEvent`. */
-export const WorkFailureSchema = Type.Object(
-  {
-    status: Type.String({ pattern: '^error: ' }),
-    error: Text('What happened, to what, and what to do next'),
-    errorCode: Integer('The HTTP status that it would have had'),
-    code: Text('Stable, for programs')
-  },
-  { title: 'WorkFailure', additionalProperties: true }
-)
+export const WorkFailureSchema = Titled('WorkFailure', {
+  status: Type.String({ pattern: '^error: ' }),
+  error: Text('What happened, to what, and what to do next'),
+  errorCode: Integer('The HTTP status that it would have had'),
+  code: Text('Stable, for programs')
+})
 
 /**
  * Returns the errors of an API whose bodies have an object `error`.
