@@ -13,6 +13,7 @@ import {
   union
 } from '../../../../plugins/running/scheduler/scheduler-state.ts'
 import { readFixture } from '../../../support/fixture.ts'
+import { Agenda } from './simulated-world.ts'
 import { machine, short } from './support.ts'
 
 interface Scenario {
@@ -277,5 +278,60 @@ t.test('three models that need all the memory take turns in order of their wait'
   }
   t.same(clientIds.slice(0, 7), ['a', 'b', 'c', 'a', 'b', 'c', 'a'])
   t.ok(clientIds.length <= 12, `only necessary swaps: ${clientIds.length}`)
+  t.end()
+})
+
+/** Two agents with a model each, of which only one fits. Each sends its next request some time after an answer. */
+function playAgents(pauses: Record<string, number>, seconds: number) {
+  const [load, stop, answer] = [3000, 100, 500]
+  const fairWait = 15_000
+  const need = { host: 9 * GIB }
+  const m = machine({ fairWait }, { a: need, b: need })
+  m.send({ type: 'budget', budget: { host: 10 * GIB } })
+  const agenda = new Agenda()
+  const at = (delay: number, act: () => Effect[]) =>
+    agenda.after(delay, () => apply([...m.until(agenda.now), ...act()]))
+  const asked = new Map<number, number>()
+  const result = { loads: 0, answers: 0, longestWait: 0, bound: fairWait + answer + 2 * (load + stop) }
+  let id = 0
+  const ask = (key: string): Effect[] => {
+    asked.set(++id, agenda.now)
+    return m.request(id, key, { clientId: key, maxConcurrent: 1 })
+  }
+  const apply = (effects: Effect[]): void => {
+    for (const effect of effects) {
+      if (effect.type === 'load') {
+        result.loads++
+        at(load, () => m.send({ type: 'loaded', key: effect.key, loadTime: load }))
+      }
+      if (effect.type === 'unload') at(stop, () => m.send({ type: 'gone', key: effect.key }))
+      if (effect.type !== 'grant') continue
+      result.longestWait = Math.max(result.longestWait, agenda.now - asked.get(effect.id)!)
+      at(answer, () => m.send({ type: 'leave', id: effect.id, key: effect.key }))
+      result.answers++
+      at(answer + pauses[effect.key]!, () => ask(effect.key))
+    }
+  }
+  const tick = () => {
+    apply(m.until(agenda.now))
+    agenda.after(10, tick)
+  }
+  tick()
+  for (const key of Object.keys(pauses)) at(0, () => ask(key))
+  while (agenda.step(seconds * 1000));
+  return result
+}
+
+t.test('agents with a model each take turns instead of swapping with every request', t => {
+  for (const [pauses, least] of [
+    [{ a: 200, b: 300 }, 14],
+    [{ a: 200, b: 4000 }, 9],
+    [{ a: 4000, b: 4000 }, 3]
+  ] as const) {
+    const title = JSON.stringify(pauses)
+    const { loads, answers, longestWait, bound } = playAgents(pauses, 600)
+    t.ok(longestWait <= bound, `${title}: ${longestWait} ms are no more than a turn, which takes ${bound}`)
+    t.ok(answers / loads >= least, `${title}: ${answers} answers, ${loads} loads`)
+  }
   t.end()
 })

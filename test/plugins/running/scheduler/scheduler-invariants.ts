@@ -15,6 +15,7 @@ import { Agenda, type Model, type World } from './simulated-world.ts'
 export interface SimulatedEngine {
   run: number
   options: LoadOptions
+  slots: number
   reserved: MemoryUse
   certain: boolean
   state: 'loading' | 'ready' | 'ending'
@@ -101,9 +102,8 @@ export class SchedulerInvariants {
   }
 
   /** Background requests are granted only while no client waits, and leave a slot free if there are other clients. */
-  #checkIdleGrant(key: string, { running, options }: SimulatedEngine, { slots }: Client): undefined {
+  #checkIdleGrant(key: string, { running, slots: all }: SimulatedEngine, { slots }: Client): undefined {
     if (this.state.engines.get(key)!.queue.clients.length > 0) this.fault(`a client waits for ${key} and is passed`)
-    const all = options.num_parallel
     const taken = [...running].reduce((sum, id) => sum + Math.min(this.running.get(id)!.slots, all), 0)
     if (running.size > 0 && taken + Math.min(slots, all) >= all) this.fault(`no slot of ${key} is left for clients`)
     this.count('idle')
@@ -155,14 +155,12 @@ export class SchedulerInvariants {
   /** No client is granted twice in a row while a client with fewer slots waits. */
   protected checkTurn(key: string, getEngine: SimulatedEngine, client: Client): undefined {
     if (client.background) return this.#checkIdleGrant(key, getEngine, client)
-    const { running, options } = getEngine
+    const { running, slots } = getEngine
     const { clientId } = client
     const slotsOf = (clientId: string) =>
       [...running].reduce((sum, id) => {
         const other = this.running.get(id)!
-        return (
-          sum + (other.clientId === clientId && !other.background ? Math.min(other.slots, options.num_parallel) : 0)
-        )
+        return sum + (other.clientId === clientId && !other.background ? Math.min(other.slots, slots) : 0)
       }, 0)
     const own = slotsOf(clientId)
     const passed = new Set<string>()
@@ -199,8 +197,7 @@ export class SchedulerInvariants {
     }
   }
 
-  protected checkSlots(key: string, { options, running }: SimulatedEngine): undefined {
-    const slots = options.num_parallel
+  protected checkSlots(key: string, { slots, running }: SimulatedEngine): undefined {
     const taken = [...running].reduce((sum, id) => sum + Math.min(this.running.get(id)!.slots, slots), 0)
     if (taken > slots) this.fault(`answers of ${key} take ${taken} of ${slots} slots`)
     const most = this.modelOf(key).maxConcurrent ?? Number.POSITIVE_INFINITY

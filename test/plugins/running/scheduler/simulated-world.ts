@@ -76,6 +76,8 @@ export interface Model {
   groups: string[]
   maxConcurrent: number | undefined
   keepAlive: number | undefined
+  /** Slots of a program that its command fixes. Load options do not matter to it. */
+  slots: number | undefined
   /** Needs that have been learned, by options. */
   learned: Map<string, number>
 }
@@ -134,10 +136,12 @@ export function createWorld(dice: Dice): World {
 }
 
 function createModel(dice: Dice, key: string, pools: readonly string[]): Model {
+  const isProgram = dice.chance(0.3)
   return {
     key,
     base: dice.between(10, 100),
-    each: dice.between(0, 3),
+    each: isProgram ? 0 : dice.between(0, 3),
+    slots: isProgram ? dice.between(1, 8) : undefined,
     pool: dice.pick(pools),
     error: dice.chance(0.7) ? 1 : 0.6 + dice.random(),
     certain: dice.chance(0.6),

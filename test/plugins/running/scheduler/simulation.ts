@@ -65,12 +65,13 @@ class Simulation extends SchedulerInvariants {
     const model = dice.chance(0.5) ? models[0]! : dice.pick(models)
     const { key } = model
     const id = ++this.#ids
-    const options: Partial<LoadOptions> = dice.chance(0.15)
-      ? {
-          num_ctx: dice.pick([512, 4096, 8192]),
-          ...(dice.chance(0.3) ? { cache_type_k: dice.pick(['f16', 'q8_0']) } : {})
-        }
-      : {}
+    const options: Partial<LoadOptions> =
+      model.slots === undefined && dice.chance(0.15)
+        ? {
+            num_ctx: dice.pick([512, 4096, 8192]),
+            ...(dice.chance(0.3) ? { cache_type_k: dice.pick(['f16', 'q8_0']) } : {})
+          }
+        : {}
     const before = this.clientsOf(key).length
     const background = dice.chance(0.2)
     const client: Client = {
@@ -217,6 +218,7 @@ class Simulation extends SchedulerInvariants {
     const engine: SimulatedEngine = {
       run,
       options,
+      slots: this.modelOf(key).slots ?? options.num_parallel,
       reserved: plan.need,
       certain: plan.certain,
       state: 'loading',
@@ -247,7 +249,7 @@ class Simulation extends SchedulerInvariants {
     engine.state = 'ready'
     model.learned.set(formatName(options), really)
     engine.reserved = { [model.pool]: really }
-    this.#send({ type: 'loaded', key, run, use: engine.reserved, loadTime })
+    this.#send({ type: 'loaded', key, run, use: engine.reserved, loadTime, slots: engine.slots })
     if (this.#dice.chance(0.05)) {
       this.after(this.#dice.between(0, this.world.longest.answer), () => this.#end(key, engine, crash))
     }
