@@ -10,7 +10,7 @@ import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 import { nextStep } from './stored-models.ts'
 
-type ImportOptions = Options<'list' | 'all' | 'json', 'from'>
+type ImportOptions = Options<'list' | 'all' | 'json' | 'dryRun', 'from'>
 
 export { importModels as import }
 
@@ -24,6 +24,10 @@ async function importModels(
   const given = [path, model, ...more].filter(argument => argument !== undefined)
   const { from, list, all } = options
   checkUsage(given, options)
+  if (from === 'llama-swap') {
+    const { importSettings } = await import('../swap/import-settings.ts')
+    return await importSettings(context, given[0], options.dryRun)
+  }
   await withServer(context, 'aside', async ({ client }) => {
     if (from === undefined) {
       const path = resolve(context.cwd, given[0]!)
@@ -37,7 +41,14 @@ async function importModels(
 }
 
 /** Checks the arguments before a server is started. @throws CommandFailure */
-function checkUsage(given: string[], { from, list, all, json }: ImportOptions): void {
+function checkUsage(given: string[], { from, list, all, json, dryRun }: ImportOptions): void {
+  if (dryRun && from !== 'llama-swap') throw usageFailure('--dry-run is for --from llama-swap. Use --list instead.')
+  if (from === 'llama-swap') {
+    if (!list && !all && given.length < 2) return
+    throw usageFailure(
+      '--from llama-swap imports a whole configuration. Give its path, and --dry-run to see the changes.'
+    )
+  }
   if (!from) {
     if (given.length !== 2) {
       throw usageFailure('Nothing to import. Give a path and a name for the model, or a tool with --from.')

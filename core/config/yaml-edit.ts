@@ -6,10 +6,12 @@ import { readYaml } from './yaml-file.ts'
 type Values = Record<string, unknown>
 
 /** The settings of one model as lines of YAML, as people would type them. */
-export function modelSettingsYaml(model: string, settings: Values): string {
+export const modelSettingsYaml = (model: string, settings: Values) => settingsYaml({ models: { [model]: settings } })
+
+export function settingsYaml(values: Values): string {
   const document = parseDocument('')
-  document.set('models', document.createNode({ [model]: settings }))
-  compact(document.get('models'))
+  document.contents = document.createNode(values) as typeof document.contents
+  compact(document.contents)
   return document.toString({ lineWidth: 0, flowCollectionPadding: false })
 }
 
@@ -19,20 +21,21 @@ export function modelSettingsYaml(model: string, settings: Values): string {
  * @param text the file, which must be valid
  * @param model the name of the model's section, which may not exist yet
  * @param settings undefined values are removed
+ * @param group another group of named sections instead of `models`
  * @returns the new text; undefined if the change would affect something else, such as a section that other models share
  * by an anchor
  */
-export function withModelSettings(text: string, model: string, settings: Values): string | undefined {
+export function withModelSettings(text: string, model: string, settings: Values, group = 'models'): string | undefined {
   const before = readYaml(text)
   if (before.mistakes.length > 0) return undefined
   const value: unknown = before.value ?? {}
   if (!isObject(value)) return undefined
-  const models = isObject(value.models) ? value.models : {}
-  const section = isObject(models[model]) ? models[model] : {}
-  const wanted = { ...value, models: { ...models, [model]: merged(section, settings) } }
+  const sections = isObject(value[group]) ? value[group] : {}
+  const section = isObject(sections[model]) ? sections[model] : {}
+  const wanted = { ...value, [group]: { ...sections, [model]: merged(section, settings) } }
 
   const eol = text.includes('\r\n') ? '\r\n' : '\n'
-  const changed = spliced(text, eol, model, section, settings)
+  const changed = spliced(text, eol, [group, model], section, settings)
   if (changed === undefined) return undefined
   const after = readYaml(changed)
   return after.mistakes.length === 0 && isDeepStrictEqual(after.value, wanted) ? changed : undefined
@@ -67,9 +70,15 @@ export function sectionName(values: unknown, model: string, label: string): stri
   return model
 }
 
-function spliced(text: string, eol: string, model: string, section: Values, settings: Values): string | undefined {
+function spliced(
+  text: string,
+  eol: string,
+  [group, model]: [string, string],
+  section: Values,
+  settings: Values
+): string | undefined {
   const document = parseDocument(text, { merge: true })
-  const own = pairOf(document.contents, 'models')
+  const own = pairOf(document.contents, group)
   const isWritten = isMap(own?.value) && !own.value.flow
   if (own && !isWritten && !isEmpty(own.value)) {
     // A map in braces, or an alias: it is rewritten as lines.
@@ -77,12 +86,12 @@ function spliced(text: string, eol: string, model: string, section: Values, sett
     own.value.flow = false
   }
   if (!own || isEmpty(own.value)) {
-    const lines = modelSettingsYaml(model, settings).replaceAll('\n', eol)
+    const lines = settingsYaml({ [group]: { [model]: settings } }).replaceAll('\n', eol)
     if (own) {
       const start = (own.key as { range?: number[] }).range![0]!
       const end = lineEnd(text, rangeOf(own)?.[1] ?? start)
       const comment = / *#.*/.exec(text.slice(start, end))?.[0] ?? ''
-      return text.slice(0, start) + lines.replace('models:', `models:${comment}`) + text.slice(end)
+      return text.slice(0, start) + lines.replace(':', `:${comment}`) + text.slice(end)
     }
     if (document.contents !== null && (!isMap(document.contents) || document.contents.flow)) return undefined
     // A document end marker is allowed only at the end.
@@ -93,7 +102,7 @@ function spliced(text: string, eol: string, model: string, section: Values, sett
   set(document, own.value as YAMLMap, model, section, settings)
   const indent = isWritten ? indentOf(text, own) : 0
   const written = document.toString({ lineWidth: 0, ...(indent > 0 && { indent }), flowCollectionPadding: false })
-  const again = pairOf(parseDocument(written).contents, 'models')
+  const again = pairOf(parseDocument(written).contents, group)
   const [from, to] = [rangeOf(own), again && rangeOf(again)]
   if (!from || !to) return undefined
   const lines = written.slice(to[0], to[1]).replace(/\s*$/, '').replaceAll('\n', eol)
