@@ -103,7 +103,7 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   } finally {
     progress.clear()
   }
-  const missing = await examined(async () => missingPrograms(config.sections.engines))
+  const missing = await examined(async () => missingPrograms(config.sections.engines, config.core.models))
   report.problems.push(...(missing ?? []), ...findProblems(report))
   return report
 }

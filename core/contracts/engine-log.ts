@@ -4,8 +4,8 @@ import { Time } from './native-records.ts'
 
 /** The output of one engine and how it ended. */
 export const EngineLogSchema = Titled('EngineLog', {
-  engine: Text('Identifies one start of a llama-server'),
-  build: Text('Id of its llama.cpp build'),
+  engine: Text('Identifies one start of an engine'),
+  build: Text('Id of its llama.cpp build, or name of its program'),
   startedAt: Time(),
   endedAt: Type.Optional(Time()),
   exit: Type.Optional(

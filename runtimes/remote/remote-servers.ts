@@ -18,7 +18,7 @@ interface RemoteServer extends RemoteServerSettings {
 
 export type RemoteServers = ReturnType<typeof createRemoteServers>
 type ReplyBody = Dispatcher.ResponseData['body']
-type Reader<Reply> = (body: ReplyBody) => Promise<Reply>
+type Reader<Reply> = (body: ReplyBody, type: string) => Promise<Reply>
 
 interface AskOptions {
   headers?: Record<string, string>
@@ -120,7 +120,7 @@ export function createRemoteServers(
         const what = `A server of model "${name}" answered with ${type || 'something'}, which is not a model's answer.`
         throw new ServerFault(new CorralError('engine_crashed', `${what} Correct its address in config.yaml.`), true)
       }
-      return await read(reply.body).catch(error => {
+      return await read(reply.body, type).catch(error => {
         signal.throwIfAborted()
         if (error instanceof CorralError) throw error
         throw unreachable(error)

@@ -15,7 +15,7 @@ export default definePlugin({
   name: 'engines',
   api: 1,
   description: 'Programs that serve models in the OpenAI format, started by their commands',
-  needs: ['engines', 'catalog', 'hardware'],
+  needs: ['engines', 'catalog', 'hardware', 'scheduler'],
   options: Type.Object(
     {},
     {
@@ -28,12 +28,15 @@ export default definePlugin({
             ready: '/health',
             base: '/v1',
             port: 8000,
+            model: 'qwen/qwen3-8b',
             parallel: 8,
             context: 32768,
             capabilities: ['tools'],
             memory: { host: '4GiB', gpu0: '20GiB' },
             sleep: { path: '/sleep?level=1', wake: '/wake_up', for: '1h' },
+            paths: ['/v1/classify'],
             environment: { VLLM_SERVER_DEV_MODE: '1' },
+            stop: 'docker stop vllm',
             directory: '/srv/vllm',
             start_timeout: '10m',
             stop_timeout: '5s'
@@ -44,7 +47,8 @@ export default definePlugin({
       needsTrust: true
     }
   ),
-  async setup({ config, service, log }, options) {
+  async setup(context, options) {
+    const { config, service, log } = context
     const programs = options as Record<string, Static<typeof Program>>
     const models = new Map<string, ProgramModel>()
     const brought: BroughtModel[] = []
@@ -57,10 +61,12 @@ export default definePlugin({
       models.set(name.toLowerCase(), { program: settings, model: files ?? `${owner}/${own}` })
       brought.push({
         name,
-        capabilities:
-          settings.kind === 'chat'
-            ? ['completion', ...(program.capabilities ?? ['tools' as const])]
-            : CAPABILITIES[settings.kind],
+        capabilities: [
+          ...(settings.kind === 'chat'
+            ? ['completion', ...(program.capabilities ?? ['tools'])]
+            : CAPABILITIES[settings.kind]),
+          ...settings.paths
+        ],
         contextLength: settings.contextSize
       })
     }
@@ -72,7 +78,10 @@ export default definePlugin({
       format === 'engines' ? (models.get(`${model.owner}/${model.name}`.toLowerCase()) ?? models.get(key)) : undefined
     service('catalog').add({ name: 'engines', models: () => frozen })
     service('engines').add(createProgramProvider(find, { log, hardware: service('hardware') }))
-    return {}
+    const paths = new Set([...models.values()].flatMap(({ program }) => program.paths))
+    if (paths.size === 0) return {}
+    const { passedPathRoutes } = await import('./passed-paths.ts')
+    return { routes: async app => passedPathRoutes(app, context, path => paths.has(path)) }
   }
 })
 

@@ -13,6 +13,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { withResolver } from '../../../core/system/abort-signals.ts'
 import { createRemoteEngine } from '../remote-engine.ts'
 import { createRemoteServers } from '../remote-servers.ts'
+import { PREFIX, passedBody, passReply } from './passed-paths.ts'
 import type { ProgramProcess } from './program-process.ts'
 import type { ProgramModel, ProgramSettings } from './program-settings.ts'
 
@@ -35,7 +36,7 @@ interface ProgramTranscript {
 export function createProgramEngine(
   spec: EngineSpec,
   process: ProgramProcess,
-  { program, model, own }: ProgramModel,
+  { program, model: placeholder, own }: ProgramModel,
   {
     provider,
     log,
@@ -43,7 +44,7 @@ export function createProgramEngine(
     stop
   }: { provider: string; log: FastifyBaseLogger; memory(): MemoryUse; stop(): Promise<void> }
 ): Engine {
-  const { kind, name, base, contextSize, slots } = program
+  const { kind, name, base, contextSize, slots, paths, model = placeholder } = program
   const address = { url: process.address + base, key: process.key }
   // Its process says whether it lives.
   const servers = createRemoteServers(spec.alias, [address], { interval: 0, timeout: CONNECT_TIMEOUT_MS, log })
@@ -119,7 +120,14 @@ export function createProgramEngine(
     }
   }
   const { operations: usual = {}, ...others } = calls[kind]
-  const operations = Object.entries(own?.operations(servers.ask, usual) ?? usual)
+  const passed = paths.map(path => {
+    const pass = (request: EngineFields, sink: AnswerSink) => {
+      const read = (body: Body, type: string) => passReply(body, type, sink)
+      return servers.ask(path.slice(PREFIX.length), passedBody(request, model), sink.signal, read, { accepts: /./ })
+    }
+    return [path, pass] as const
+  })
+  const operations = [...Object.entries(own?.operations(servers.ask, usual) ?? usual), ...passed]
   return {
     id: remote.id,
     provider,

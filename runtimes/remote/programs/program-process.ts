@@ -24,11 +24,11 @@ export type ProgramProcess = Awaited<ReturnType<typeof startProgram>>
 const failure = (message: string, cause: string) => new CorralError('load_failed', message, { details: { cause } })
 
 /**
- * Starts a program and resolves once it is ready. It and all processes that it starts end with corral.
+ * Starts a program. It and all processes that it starts end with corral.
  * @param model replaces `{model}`
- * @throws CorralError `load_failed` with `details.cause`, `load_timeout`, or the signal's reason
+ * @throws CorralError `load_failed` with `details.cause`
  */
-export async function startProgram(settings: ProgramSettings, model: string, waiting: Waiting) {
+export async function startProgram(settings: ProgramSettings, model: string) {
   const { name, stopTimeout, directory } = settings
   const port = settings.port === undefined ? await freePort() : await requireFree(settings.port, name)
   const key = randomBytes(24).toString('base64url')
@@ -37,11 +37,15 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
   const variables = Object.entries(settings.environment).map(([name, value]) => [name, fill(value)])
   const log = new LogTail()
   const stopping = new AbortController()
+  let stopped: Promise<EngineExit> | undefined
   let group: number | undefined
   let ended: EngineExit | undefined
-  const exited = runTool(program!, args, {
+  const surroundings = {
     ...(directory !== undefined && { cwd: directory }),
-    variables: Object.fromEntries(variables),
+    variables: Object.fromEntries(variables)
+  }
+  const exited = runTool(program!, args, {
+    ...surroundings,
     signal: stopping.signal,
     grace: stopTimeout,
     onStart(id) {
@@ -54,18 +58,28 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
       error => {
         const { exitCode = null, exitSignal = null } = error instanceof ToolError ? error : {}
         // It was never started. A stopped program has no reason.
-        if (exitCode === null && exitSignal === null && !stopping.signal.aborted) log.push(errorMessage(error))
+        if (exitCode === null && exitSignal === null && !stopped) log.push(errorMessage(error))
         return { code: exitCode, signal: exitSignal }
       }
     )
     .then((exit): EngineExit => {
-      const expected = stopping.signal.aborted
+      const expected = stopped !== undefined
       ended = { ...exit, expected, ...(!expected && { failure: crashed(name, exit, log) }) }
       return ended
     })
 
+  async function stop(): Promise<EngineExit> {
+    const [program, ...args] = settings.stop?.map(fill) ?? []
+    if (program !== undefined && !ended) {
+      const options = { ...surroundings, timeout: stopTimeout, onLine: (line: string) => log.push(line) }
+      await runTool(program, args, options).catch(error => log.push(`${errorMessage(error)} (the command "stop")`))
+    }
+    stopping.abort()
+    return await exited
+  }
+
   const address = `http://${HOST}:${port}`
-  const process = {
+  return {
     address,
     /** For the header `authorization`, if the program gets `{key}`. */
     key: [...settings.command, ...Object.values(settings.environment)].some(text => text.includes('{key}'))
@@ -79,10 +93,10 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
     /** The bytes of main memory that it uses; undefined if the system does not say. */
     memory: async () => (group === undefined ? undefined : await groupMemory(group)),
     async stop(): Promise<void> {
-      stopping.abort()
-      await exited
+      stopped ??= stop()
+      await stopped
     },
-    /** Resolves once it answers at `ready`. @throws as `startProgram` */
+    /** Resolves once it answers at `ready`. @throws as `startProgram`, `load_timeout`, or the signal's reason */
     async untilReady({ signal, onProgress }: Waiting): Promise<void> {
       const limit = performance.now() + settings.startTimeout
       for (;;) {
@@ -100,13 +114,6 @@ export async function startProgram(settings: ProgramSettings, model: string, wai
         await sleep(READY_STEP_MS)
       }
     }
-  }
-  try {
-    await process.untilReady(waiting)
-    return process
-  } catch (error) {
-    await process.stop()
-    throw error
   }
 }
 
@@ -164,7 +171,8 @@ export async function command({ address, key }: ProgramProcess, path: string, na
     await body.dump()
     if (statusCode >= 300) throw new Error(`status ${statusCode}`)
   } catch (error) {
-    throw failure(`The program "${name}" refused POST ${path} (${errorMessage(error)}).`, 'command_refused')
+    const what = `The program "${name}" refused POST ${path} (${errorMessage(error)}).`
+    throw failure(`${what} Correct "sleep" under engines.${name}.`, 'command_refused')
   }
 }
 

@@ -5,7 +5,7 @@ import type { Engine, EngineLogRecord, EngineProvider, EngineSpec, MemoryUse } f
 import type { Gpu, HardwareService } from '../../../core/contracts/hardware.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { errorMessage } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { createProgramEngine } from './program-engine.ts'
 import { command, type ProgramProcess, startProgram } from './program-process.ts'
@@ -82,9 +82,16 @@ export function createProgramProvider(
     if (process && !process.hasEnded() && (await wake(process, found, waiting))) return process
     state.process = undefined
     const command = (await found.own?.command(waiting)) ?? found.program.command
-    const started = await startProgram({ ...found.program, command }, found.model, waiting)
+    const started = await startProgram({ ...found.program, command }, found.model)
+    const entry = record(started, found.program.name, state)
+    try {
+      await started.untilReady(waiting)
+    } catch (error) {
+      await started.stop()
+      if (error instanceof CorralError) entry.failure = describeFailure(error)
+      throw error
+    }
     state.process = started
-    record(started, found.program.name, state)
     return started
   }
 
@@ -102,7 +109,7 @@ export function createProgramProvider(
     state.process = undefined
   }
 
-  function record(process: ProgramProcess, build: string, state: State): void {
+  function record(process: ProgramProcess, build: string, state: State): EngineLogRecord {
     const entry: EngineLogRecord = {
       engine: randomUUID(),
       build,
@@ -118,9 +125,9 @@ export function createProgramProvider(
     void process.exited.then(({ code, signal, failure }) => {
       entry.endedAt = new Date().toISOString()
       entry.exit = { code, signal }
-      if (failure)
-        entry.failure = { code: failure.code, cause: String(failure.details?.cause), message: failure.message }
+      if (failure) entry.failure = describeFailure(failure)
     })
+    return entry
   }
 
   async function start(spec: EngineSpec, waiting: Waiting): Promise<Engine> {
@@ -179,6 +186,10 @@ export function createProgramProvider(
       )
     }
   }
+}
+
+function describeFailure({ code, details, message }: CorralError): EngineLogRecord['failure'] {
+  return { code, cause: String(details?.cause ?? code), message }
 }
 
 /** The bytes of a model's file; 0 if it is not a file. */

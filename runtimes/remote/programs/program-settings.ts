@@ -1,6 +1,7 @@
+import { existsSync } from 'node:fs'
 import { type Static, Type } from 'typebox'
 import { ConfigError } from '../../../core/config/config-error.ts'
-import { Bytes, Path, Timeout } from '../../../core/config/core-schema.ts'
+import { Bytes, type ModelSettings, Path, Timeout } from '../../../core/config/core-schema.ts'
 import type { Operations } from '../../../core/contracts/engines.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { errorMessage } from '../../../core/errors.ts'
@@ -34,6 +35,9 @@ export const Program = Type.Object(
     port: Type.Optional(
       Type.Integer({ minimum: 1, maximum: 65535, description: 'Port that its command fixes; a free one if absent' })
     ),
+    model: Type.Optional(
+      Type.String({ minLength: 1, description: 'Name of its model in requests to it; the value of {model} if absent' })
+    ),
     parallel: Type.Optional(
       Type.Integer({ minimum: 1, description: 'Maximum requests at the same time; 8 if absent' })
     ),
@@ -58,8 +62,20 @@ export const Program = Type.Object(
         { additionalProperties: false, description: 'How it sleeps instead of being ended' }
       )
     ),
+    paths: Type.Optional(
+      Type.Array(Type.String({ pattern: '^/v1/[\\w.-]+(/[\\w.-]+)*$' }), {
+        uniqueItems: true,
+        description: 'More paths of its API that clients may use; corral passes on POST requests that name the model'
+      })
+    ),
     environment: Type.Optional(
       Type.Record(Type.String(), Type.String(), { description: 'More environment variables' })
+    ),
+    stop: Type.Optional(
+      Type.String({
+        minLength: 1,
+        description: 'Command that ends it before it gets SIGTERM, such as "docker stop" for a container'
+      })
     ),
     directory: Type.Optional(Path({ description: 'Its working directory' })),
     start_timeout: Type.Optional(Timeout({ description: 'How long it may take to become ready; 10m if absent' })),
@@ -93,7 +109,7 @@ export const mistake = (setting: string, message: string) => new ConfigError([{ 
 export function readProgram(name: string, program: Static<typeof Program>) {
   const { kind = 'chat', memory, sleep } = program
   const time = (given: string | number | undefined, usual: string) => parseDuration(given ?? usual)!
-  const command = readCommand(name, program.command)
+  const command = readCommand(name, 'command', program.command)
   const texts = [...command, ...Object.values(program.environment ?? {})]
   if (program.port === undefined && !texts.some(text => text.includes('{port}'))) {
     throw mistake(
@@ -107,6 +123,9 @@ export function readProgram(name: string, program: Static<typeof Program>) {
     /** What to do if it does not start. */
     advice: `Correct "command" under engines.${name}.`,
     command,
+    stop: program.stop === undefined ? undefined : readCommand(name, 'stop', program.stop),
+    model: program.model,
+    paths: program.paths ?? [],
     environment: program.environment ?? {},
     directory: program.directory,
     port: program.port,
@@ -122,11 +141,11 @@ export function readProgram(name: string, program: Static<typeof Program>) {
 }
 
 /** @throws ConfigError as `splitCommand` */
-function readCommand(name: string, command: string): string[] {
+function readCommand(name: string, setting: 'command' | 'stop', command: string): string[] {
   try {
     return splitCommand(command)
   } catch (error) {
-    throw mistake(`engines.${name}.command`, `The command cannot be read: ${errorMessage(error)}.`)
+    throw mistake(`engines.${name}.${setting}`, `The command cannot be read: ${errorMessage(error)}.`)
   }
 }
 
@@ -160,11 +179,22 @@ export function fillIn(text: string, values: Record<'port' | 'model' | 'key', st
   return text.replace(/\{(port|model|key)\}/g, (_, name: keyof typeof values) => values[name])
 }
 
-/** Sentences about the programs of the section `engines` that do not exist on this machine. */
-export function missingPrograms(section: Readonly<Record<string, unknown>> = {}): string[] {
-  return Object.entries(section).flatMap(([name, settings]) => {
-    const [program = ''] = isObject(settings) ? readCommand(name, String(settings.command)) : []
-    if (findExecutable(program)) return []
-    return `The program "${program}" of engines.${name} was not found. Install it, or write its whole path in "command".`
+/** Sentences about programs, and files of their models, that do not exist on this machine. */
+export function missingPrograms(
+  section: Readonly<Record<string, unknown>> = {},
+  models: Readonly<Record<string, Pick<ModelSettings, 'engine' | 'files'>>> = {}
+): string[] {
+  const programs = Object.entries(section).flatMap(([name, settings]) =>
+    (['command', 'stop'] as const).flatMap(setting => {
+      const command = isObject(settings) ? settings[setting] : undefined
+      const [program] = command === undefined ? [] : readCommand(name, setting, String(command))
+      if (program === undefined || findExecutable(program)) return []
+      return `The program "${program}" of engines.${name} was not found. Install it, or write its whole path in "${setting}".`
+    })
+  )
+  const files = Object.entries(models).flatMap(([name, { engine, files }]) => {
+    if (engine === undefined || files === undefined || existsSync(files)) return []
+    return `${files}, the file of model "${name}", was not found. Correct "files" under models.${name}.`
   })
+  return [...programs, ...files]
 }

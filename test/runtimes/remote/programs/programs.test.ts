@@ -1,5 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
@@ -7,8 +8,9 @@ import { packageRoot } from '../../../../core/system/package-info.ts'
 import { processStartTime } from '../../../../core/system/processes.ts'
 import { fillIn, missingPrograms, splitCommand } from '../../../../runtimes/remote/programs/program-settings.ts'
 import { startTestCorral } from '../../../../testing/index.ts'
-import { startCorral, until } from '../../../support/corral.ts'
+import { newKey, startCorral, until } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
+import { newFolder } from '../../../support/folder.ts'
 
 const SCRIPT = join(packageRoot, 'test', 'fixtures', 'scripted-program.mjs')
 const DEMO_FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
@@ -27,7 +29,7 @@ async function corralOf(t: Test, engines: object, models: object = { [model]: { 
   t.teardown(() => corral.close())
   return corral
 }
-type Corral = Awaited<ReturnType<typeof corralOf>>
+type Corral = Pick<Awaited<ReturnType<typeof corralOf>>, 'json'>
 
 const ask = (corral: Corral, more: object = {}) => corral.json('/v1/chat/completions', { model, messages, ...more })
 const pidOf = async (corral: Corral) => Number.parseInt((await ask(corral)).body.choices[0].message.content, 10)
@@ -153,16 +155,22 @@ t.test('a program that cannot serve is reported with the reason and what to do',
     ['squatted', scripted('none', { port }), /Another program already listens on port \d+/],
     ['page', scripted('html'), /text\/html, which is not a model's answer/]
   ]
-  const corral = await corralOf(
-    t,
-    Object.fromEntries(table.map(([name, program]) => [name, program])),
-    Object.fromEntries(table.map(([name]) => [`other/${name}`, { engine: name }]))
-  )
+  const engines = Object.fromEntries(table.map(([name, program]) => [name, program]))
+  const models = Object.fromEntries(table.map(([name]) => [`other/${name}`, { engine: name }]))
+  const corral = await startCorral(t, {
+    config: `engines: ${JSON.stringify(engines)}\nmodels: ${JSON.stringify(models)}\n`
+  })
   for (const [name, , message] of table) {
     const reply = await ask(corral, { model: `other/${name}` })
     t.ok(reply.status >= 500, name)
     t.match(reply.body.error.message, message, name)
   }
+  const logsOf = async (name: string) =>
+    (await corral.json(`/api/logs/other/${name}`, undefined, { local: true })).body.engines
+  const ending = await logsOf('ending')
+  t.match(ending, [{ build: 'ending', exit: { code: 3 }, failure: { code: 'load_failed', cause: 'exited' } }])
+  t.ok(ending[0].lines.includes('no such model'), 'the output of a program that never became ready is kept')
+  t.match(await logsOf('silent'), [{ failure: { code: 'load_timeout' } }])
 })
 
 t.test('a crash during an answer is its error, and the next request starts the program again', async t => {
@@ -222,23 +230,102 @@ t.test('a program that is woken for a client that leaves does not stay half awak
   t.pass('it was ended, so that the next request starts it again')
 })
 
-t.test('nothing of a program outlives its model or a killed server', async t => {
-  const config = (fault: string) =>
-    `engines: ${JSON.stringify({ scripted: scripted(fault) })}\nmodels: ${JSON.stringify({ [model]: { engine: 'scripted' } })}\n`
-  for (const fault of ['stubborn', 'child']) {
-    const corral = await startCorral(t, { config: config(fault) })
-    const pid = Number.parseInt(
-      (await corral.json('/v1/chat/completions', { model, messages })).body.choices[0].message.content,
-      10
-    )
-    const group = groupOf(pid)
+t.test('nothing of two programs and a llama-server outlives a killed server', async t => {
+  const faults = ['stubborn', 'child']
+  const corral = await startCorral(t, {
+    config: `engines: ${JSON.stringify(Object.fromEntries(faults.map(fault => [fault, scripted(fault)])))}\nmodels: ${JSON.stringify(
+      Object.fromEntries(faults.map(fault => [`other/${fault}`, { engine: fault }]))
+    )}\n`
+  })
+  const ask = async (model: string) =>
+    (await corral.json('/v1/chat/completions', { model, messages, max_tokens: 1 })).body.choices[0].message.content
+  const pids: number[] = []
+  for (const fault of faults) {
+    const group = groupOf(Number.parseInt(await ask(`other/${fault}`), 10))
     t.equal(group.length, fault === 'child' ? 2 : 1)
-    await corral.end('SIGKILL')
-    await until(`every process of the program ends (${fault})`, async () => {
-      const left = await Promise.all(group.map(isRunning))
-      return left.every(runs => !runs)
-    })
+    pids.push(...group)
   }
+  await ask('corral/tiny-chat')
+  const servers = corral.enginePids()
+  t.equal(servers.length, 1)
+  await corral.end('SIGKILL')
+  await until('every process ends', async () => {
+    const left = await Promise.all([...pids, ...servers].map(isRunning))
+    return left.every(runs => !runs)
+  })
+})
+
+t.test('a program gets the name of its model and is ended by its own command', async t => {
+  const folder = newFolder(t)
+  const stop = `'${process.execPath}' -e "require('fs').appendFileSync('${folder}/stopped', '{port} ')"`
+  const engines = { scripted: scripted('none', { model: 'its-own-name', stop }) }
+  const config = `engines: ${JSON.stringify(engines)}\nmodels: ${JSON.stringify({ [model]: { engine: 'scripted' } })}\n`
+  const corral = await startCorral(t, { config })
+  const lastLog = async () => (await corral.json(`/api/logs/${model}`, undefined, { local: true })).body.engines[0]
+  const pid = await pidOf(corral)
+  const { lines } = await lastLog()
+  t.ok(lines.includes('asked for its-own-name'), lines.join())
+  await unload(corral)
+  await until('the process has ended', async () => !(await isRunning(pid)))
+  t.match(readFileSync(`${folder}/stopped`, 'utf8'), /^\d+ $/, 'the command ran once')
+  t.notOk((await lastLog()).failure, 'its end was expected')
+})
+
+t.test('listed paths of a program are passed on with keys, limits and usage', async t => {
+  const paths = ['/v1/classify', '/v1/events', '/v1/sound', '/v1/ocr/page', '/v1/fails']
+  const corral = await startCorral(t, {
+    config: `engines: ${JSON.stringify({ scripted: scripted('none', { paths, model: 'own-name' }), plain: scripted() })}\nmodels: ${JSON.stringify(
+      { [model]: { engine: 'scripted', aliases: ['short'] }, 'other/plain': { engine: 'plain' } }
+    )}\n`
+  })
+  const key = await newKey(corral, 'scanner', { models: [model] })
+  const headers = { authorization: `Bearer ${key}` }
+  const post = (path: string, body: unknown) => corral.json(path, body, { headers })
+  t.match(await post('/v1/classify', { model: 'short', input: 'a', stream: false }), {
+    status: 200,
+    body: { got: { model: 'own-name', input: 'a', stream: false } }
+  })
+  const sound = await corral.send('/v1/sound', { model }, { headers })
+  t.equal(sound.headers.get('content-type'), 'audio/wav')
+  t.equal(Buffer.from(await sound.arrayBuffer()).toString('hex'), '52494646ff00')
+  t.match(await corral.events('/v1/events', { model, stream: true }, { headers }), [{ n: 1 }, { n: 2 }])
+  const form = new FormData()
+  form.set('model', model)
+  form.append('tags', 'x')
+  form.append('tags', 'y')
+  form.set('page', new Blob([Buffer.from([0, 255])], { type: 'image/png' }), 'a.png')
+  const read = await fetch(`${corral.url}/v1/ocr/page`, { method: 'POST', body: form, headers })
+  const { got } = (await read.json()) as { got: string }
+  for (const part of ['own-name', 'name="tags"\r\n\r\ny', 'filename="a.png"', 'image/png', '\r\n\r\n\0\xff\r\n']) {
+    t.ok(got.includes(part), part)
+  }
+  const broken = await fetch(`${corral.url}/v1/ocr/page`, {
+    method: 'POST',
+    body: 'x',
+    headers: { ...headers, 'content-type': 'multipart/form-data; boundary=y' }
+  })
+  t.match([broken.status, await broken.json()], [400, { error: { code: 'invalid_request' } }])
+
+  const refused: [string, unknown, object, RegExp][] = [
+    ['/v1/classify', { model: 'other/plain' }, {}, /other\/plain/],
+    ['/v1/unlisted', { model }, { status: 404, body: { error: { code: 'route_not_found' } } }, /no route/],
+    ['/v1/classify', [], { status: 400, body: { error: { code: 'invalid_request' } } }, /object or a form/],
+    ['/v1/classify', {}, { status: 400 }, /model/],
+    ['/v1/fails', { model }, { status: 400, body: { error: { code: 'invalid_request' } } }, /no such page/]
+  ]
+  for (const [path, body, expected, message] of refused) {
+    const reply = await post(path, body)
+    t.match(reply, expected, path)
+    t.match(reply.body.error.message, message, path)
+  }
+  t.equal((await corral.json('/v1/classify', { model })).status, 401, 'a key is needed')
+  t.match(await corral.json('/v1/classify', { model: 'other/plain' }, { local: true }), {
+    body: { error: { code: 'unsupported_capability' } }
+  })
+  const usage = await corral.json('/api/usage', undefined, { local: true })
+  t.match(JSON.stringify(usage.body), /scanner/)
+  const metrics = await (await corral.send('/metrics', undefined, { local: true })).text()
+  t.match(metrics, /\/v1\/classify/)
 })
 
 t.test('programs and stored models share the memory budget, and groups exclude each other', async t => {
@@ -284,7 +371,14 @@ t.test('mistakes in the configuration name the setting', async t => {
   t.match(missingPrograms({ x: { command: 'no-such-program {port}' } }), [
     /"no-such-program" of engines\.x was not found/
   ])
-  t.strictSame(missingPrograms({ x: { command: `"${process.execPath}" {port}` } }), [])
+  const present = `"${process.execPath}" {port}`
+  t.match(missingPrograms({ x: { command: present, stop: 'no-such-stop now' } }), [
+    /"no-such-stop" of engines\.x was not found.*in "stop"/
+  ])
+  t.strictSame(missingPrograms({ x: { command: present } }, { a: { engine: 'x', files: SCRIPT }, b: {} }), [])
+  t.match(missingPrograms({}, { a: { engine: 'x', files: '/none' } }), [
+    /^\/none, the file of model "a", was not found/
+  ])
   t.throws(() => missingPrograms({ x: { command: 'x "' } }), /engines\.x\.command.*not closed/)
 })
 
