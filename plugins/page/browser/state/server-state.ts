@@ -1,12 +1,12 @@
 import { batch, computed, effect, signal } from '@preact/signals'
 import type { StateChange, StateSnapshot, StateTopic, StateValue } from '../../../../core/contracts/state-events.ts'
 import { ApiError, base, isKeyWanted, key, send, streamOf } from './api.ts'
-import { newId, openChannel } from './browser-storage.ts'
+import { openChannel } from './browser-storage.ts'
 import { lastModel } from './preferences.ts'
 
 /*
  * The current state of the server from its event feed. One tab reads the feed and shares it with the others, because
- * browsers limit connections to a server to six.
+ * browsers limit connections to a server to six. If it is closed or frozen, the next one continues.
  */
 
 type Records = { readonly [T in StateTopic]?: ReadonlyMap<string, StateValue<T>> }
@@ -66,89 +66,42 @@ function update({ kind, data }: News): void {
   records.value = next as Records
 }
 
-/** Heartbeat interval of the tab that reads the feed, in milliseconds. */
-const SIGN = 1000
-/** Missed heartbeats before a tab asks for one. Browsers slow down timers of hidden tabs, but not their replies. */
-const ASK_AFTER = 2
-/** Missed heartbeats before a tab takes over the feed. */
-const READ_AFTER = 4
-/** How long another tab may take to answer that it reads the feed, in milliseconds. */
-const ANSWER_TIMEOUT_MS = 120
 /** Delay before the feed is opened again, in milliseconds. */
 const RETRY = 1000
 
-type Sign = { from: string } & (
-  | { kind: 'reading' | 'leaving' | 'offline' }
-  | { kind: 'asking'; hasNothing: boolean }
-  | News
-)
+type Sign = { kind: 'asking' | 'offline' } | News
 
-/** Follows the feed, in this tab or through another one, until the key changes. */
+/** Follows the feed until the key changes. The tab that holds a lock reads it for all tabs. */
 function follow(usedKey: string): () => void {
   const ended = new AbortController()
-  const from = newId()
+  const { signal } = ended
+  let isReading = false
+  const reading = (post: (sign: Sign) => void) => {
+    isReading = true
+    return read(signal, post)
+  }
+  const readAlone = () => void (signal.aborted || reading(() => undefined))
+  if (!navigator.locks) {
+    readAlone()
+    return () => ended.abort()
+  }
   // Tabs with other keys may see different records.
-  const { post, close } = openChannel<Sign>(`corral-state ${base} ${digest(usedKey)}`, take)
-  /** Number of missed heartbeats. */
-  let missed = READ_AFTER
-  let reading: AbortController | undefined
-  const ask = () => post({ from, kind: 'asking', hasNothing: connection.peek() !== 'online' })
-  function take(sign: Sign): void {
+  const name = `corral-state ${base} ${digest(usedKey)}`
+  const { post, close } = openChannel<Sign>(name, sign => {
     if (sign.kind === 'asking') {
-      if (reading && sign.hasNothing && connection.peek() === 'online')
-        post({ from, kind: 'snapshot', data: snapshot() })
-      else if (reading) post({ from, kind: 'reading' })
+      if (isReading && connection.peek() === 'online') post({ kind: 'snapshot', data: snapshot() })
       return
     }
-    if (sign.kind === 'leaving') {
-      if (reading) return
-      missed = READ_AFTER
-      // A random delay: the first tab announces itself before the others start.
-      setTimeout(beat, Math.random() * 5 * ANSWER_TIMEOUT_MS)
-      return
-    }
-    // If two tabs read the feed, one stops.
-    if (reading && sign.from > from) return
-    reading?.abort()
-    reading = undefined
-    missed = 0
     batch(() => {
-      if (sign.kind === 'offline') connection.value = 'offline'
-      else if (sign.kind === 'snapshot' || sign.kind === 'change') {
-        update(sign)
-        connection.value = 'online'
-      }
+      connection.value = 'data' in sign ? 'online' : 'offline'
+      if ('data' in sign) update(sign)
     })
-  }
-  const beat = () => {
-    if (ended.signal.aborted) return
-    if (!reading && missed >= READ_AFTER) {
-      reading = new AbortController()
-      void read(AbortSignal.any([ended.signal, reading.signal]), post, from)
-    }
-    if (reading) post({ from, kind: 'reading' })
-    else {
-      missed += 1
-      if (missed > ASK_AFTER || connection.peek() !== 'online') ask()
-    }
-  }
-  /** Another tab can take over immediately. */
-  const leave = () => {
-    if (!reading) return
-    reading.abort()
-    reading = undefined
-    post({ from, kind: 'leaving' })
-  }
-  addEventListener('pagehide', leave)
-  ask()
-  const first = setTimeout(beat, ANSWER_TIMEOUT_MS)
-  const timer = setInterval(beat, SIGN)
+  })
+  post({ kind: 'asking' })
+  // Browsers that deny storage deny locks, too.
+  navigator.locks.request(name, { signal }, () => reading(post)).catch(readAlone)
   return () => {
-    leave()
-    removeEventListener('pagehide', leave)
     ended.abort()
-    clearTimeout(first)
-    clearInterval(timer)
     close()
   }
 }
@@ -161,7 +114,7 @@ function snapshot(): StateSnapshot {
 }
 
 /** Reads the feed and reopens it whenever it ends. */
-async function read(signal: AbortSignal, post: (sign: Sign) => void, from: string): Promise<void> {
+async function read(signal: AbortSignal, post: (sign: Sign) => void): Promise<void> {
   let last: string | undefined
   while (!signal.aborted) {
     try {
@@ -176,7 +129,7 @@ async function read(signal: AbortSignal, post: (sign: Sign) => void, from: strin
             if (item.event !== 'snapshot' && item.event !== 'change') continue
             const news: News = { kind: item.event, data: JSON.parse(item.data) }
             update(news)
-            post({ from, ...news })
+            post(news)
           }
         })
       }
@@ -185,7 +138,7 @@ async function read(signal: AbortSignal, post: (sign: Sign) => void, from: strin
       if (error instanceof ApiError && error.status === 401) return
     }
     connection.value = 'offline'
-    post({ from, kind: 'offline' })
+    post({ kind: 'offline' })
     await new Promise(resolve => setTimeout(resolve, RETRY))
   }
 }
@@ -196,10 +149,19 @@ function digest(text: string): string {
   return value.toString(36)
 }
 
+/** Whether another tab has to read the feed: the browser has frozen this one. */
+const isAsleep = signal(false)
+const sleepOn = (event: string, asleep: () => boolean) =>
+  document.addEventListener(event, () => (isAsleep.value = asleep()))
+
 /** Follows the server's state while the page is open. */
 export function followServer(): void {
+  sleepOn('freeze', () => true)
+  sleepOn('resume', () => false)
+  // Over plain HTTP there are no locks. Browsers allow six connections, so hidden tabs must not hold one.
+  if (!navigator.locks) sleepOn('visibilitychange', () => document.hidden)
   effect(() => {
-    if (isKeyWanted.value) return
+    if (isKeyWanted.value || isAsleep.value) return
     return follow(key.value)
   })
 }
