@@ -1,4 +1,4 @@
-import type { Attachment } from '../state/conversation-tree.ts'
+import type { Attachment } from '../state/chat-format.ts'
 import { fill, texts } from '../texts/texts.ts'
 
 /** Larger files do not fit into a request. */

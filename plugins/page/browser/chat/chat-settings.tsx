@@ -12,7 +12,8 @@ import {
   TextField
 } from '../parts/forms.tsx'
 import { Fault } from '../parts/layout.tsx'
-import { deletePreset, type Preset, presets, type Settings, takePresets } from '../state/presets.ts'
+import type { Settings } from '../state/chat-format.ts'
+import { deletePreset, type Preset, presets, takePresets } from '../state/presets.ts'
 import { fill, texts } from '../texts/texts.ts'
 
 /** Options with their own fields. */

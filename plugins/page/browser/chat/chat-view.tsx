@@ -4,6 +4,7 @@ import { announce, attempt, IconButton, Menu, MenuItem, Note } from '../parts/co
 import { Icon } from '../parts/icons.tsx'
 import { useGradually, useWindowEvents } from '../parts/view-hooks.ts'
 import { resumeAnswers, say, stop } from '../state/answering.ts'
+import type { Attachment, Message, Settings } from '../state/chat-format.ts'
 import {
   changeChat,
   chats,
@@ -14,10 +15,10 @@ import {
   type OpenChat,
   openChat
 } from '../state/chats.ts'
-import { type Attachment, branchTo, isUnderWay, type Message } from '../state/conversation-tree.ts'
+import { branchTo, isUnderWay } from '../state/conversation-tree.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
-import { type Preset, presets, type Settings } from '../state/presets.ts'
+import { type Preset, presets } from '../state/presets.ts'
 import { go, linkTo } from '../state/route.ts'
 import { chatModels, connection, defaultModel } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
@@ -183,7 +184,7 @@ function OldChat(props: {
   const isBusy = busyWith.value !== undefined
   useEffect(() => {
     if (!isBusy) return
-    // The tab that was receiving the answer may have crashed.
+    // The tab that was receiving the answer may have been closed.
     const timer = setInterval(() => void resumeAnswers(id), 3000)
     return () => clearInterval(timer)
   }, [id, isBusy])

@@ -6,6 +6,7 @@ import { Actions, Button, Form, TextField } from '../parts/forms.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
 import { joinFacts } from '../parts/layout.tsx'
 import { answer, continueAnswer } from '../state/answering.ts'
+import type { Message, Timing, ToolCall } from '../state/chat-format.ts'
 import {
   addMessage,
   changeChat,
@@ -17,7 +18,7 @@ import {
   type OpenChat,
   showBranch
 } from '../state/chats.ts'
-import { getSiblings, isUnderWay, type Message, type Timing, type ToolCall } from '../state/conversation-tree.ts'
+import { getSiblings, isUnderWay } from '../state/conversation-tree.ts'
 import { go } from '../state/route.ts'
 import { chatModels, contextOf } from '../state/server-state.ts'
 import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'

@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { type ApiError, ask, key } from '../state/api.ts'
+import type { Chat } from '../state/chat-format.ts'
 import { findInMessages, sortedChats } from '../state/chats.ts'
-import type { Chat } from '../state/conversation-tree.ts'
 
 /** Messages are searched after this many milliseconds without a key press. */
 const SEARCH_DELAY = 200

@@ -1,15 +1,8 @@
 import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
 import { openChannel } from './browser-storage.ts'
 import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
-import {
-  type Attachment,
-  branchTo,
-  type Chat,
-  isUnderWay,
-  type Message,
-  requestMessages,
-  type ToolCall
-} from './conversation-tree.ts'
+import type { Attachment, Chat, Message, ToolCall } from './chat-format.ts'
+import { branchTo, isUnderWay, requestMessages } from './conversation-tree.ts'
 import { lastModel } from './preferences.ts'
 import { noteRequest } from './recent-requests.ts'
 

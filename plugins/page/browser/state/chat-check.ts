@@ -1,92 +1,11 @@
 import { isObject } from '../../../../core/system/json-object.ts'
 import { fill, texts } from '../texts/texts.ts'
-import type { Attachment, Chat, Message } from './conversation-tree.ts'
+import { CHAT_FIELDS, type Chat, MESSAGE_FIELDS, type Message, type Shape, wrongField } from './chat-format.ts'
 
 /* Validates chats from files and servers, so that no view fails on them later. */
 
 /** Maximum messages of one chat. */
 const MAX_MESSAGES = 20_000
-/** Maximum depth of nested objects. */
-const MAX_DEPTH = 32
-
-type Check = (value: unknown) => boolean
-type Shape = Record<string, Check>
-
-const text: Check = value => typeof value === 'string'
-const id: Check = value => typeof value === 'string' && value !== '' && value.length <= 300 && value !== '__proto__'
-const number: Check = value => Number.isFinite(value)
-const flag: Check = value => typeof value === 'boolean'
-const oneOf = (...values: unknown[]) => values.includes.bind(values) as Check
-const listOf = (item: Check) => (value: unknown) => Array.isArray(value) && value.every(item)
-const valuesOf = (item: Check) => (value: unknown) => isObject(value) && Object.values(value).every(item)
-const shape = (fields: Shape) => (value: unknown) => isObject(value) && wrongField(value, fields) === undefined
-/** Makes all fields of a shape optional. */
-const optional = (fields: Shape): Shape =>
-  Object.fromEntries(
-    Object.entries(fields).map(([field, check]) => [field, value => value === undefined || check(value)])
-  )
-
-function isShallow(value: unknown, depth = MAX_DEPTH): boolean {
-  if (typeof value !== 'object' || value === null) return true
-  return depth > 0 && Object.values(value).every(field => isShallow(field, depth - 1))
-}
-
-const isAttachment = shape({ name: text, kind: oneOf('image', 'audio', 'text'), type: text, data: text })
-const attachment: Check = value => {
-  if (!isAttachment(value)) return false
-  const { kind, data } = value as Attachment
-  // Loading a URL on another server would reveal what is being read.
-  return kind === 'text' || data.startsWith(`data:${kind}/`)
-}
-
-const SETTINGS = optional({
-  system: text,
-  schema: text,
-  tools: text,
-  options: value => isObject(value) && isShallow(value)
-})
-const CHAT = {
-  id,
-  title: text,
-  createdAt: number,
-  ...SETTINGS,
-  ...optional({
-    updatedAt: number,
-    changedAt: number,
-    stamps: valuesOf(number),
-    gone: valuesOf(number),
-    leaf: id,
-    pinned: flag,
-    model: text
-  })
-}
-const MESSAGE = {
-  id,
-  chat: id,
-  role: oneOf('user', 'assistant', 'tool'),
-  content: text,
-  at: number,
-  ...optional({
-    parent: id,
-    rev: number,
-    attachments: listOf(attachment),
-    callId: text,
-    model: text,
-    thinking: text,
-    toolCalls: listOf(shape({ id: text, name: text, arguments: text })),
-    state: oneOf('waiting', 'answering', 'stopped', 'failed'),
-    status: text,
-    stream: shape({ id: text, last: number }),
-    finish: text,
-    timing: valuesOf(number),
-    dropped: number,
-    error: shape({ message: text, code: text })
-  })
-}
-
-/** Returns the first field that is missing or has the wrong type. */
-const wrongField = (value: Record<string, unknown>, fields: Shape): string | undefined =>
-  Object.keys(fields).find(field => !fields[field]!(value[field]))
 
 /** Copies the known fields of a value. */
 const knownFields = (value: object, fields: Shape): object =>
@@ -119,9 +38,9 @@ export function checkedChats(
   const byId = new Map<string, { chat: Chat; messages: Message[] }>()
   for (const value of chats) {
     const chat = isObject(value) ? value : {}
-    const wrong = wrongField(chat, CHAT)
+    const wrong = wrongField(chat, CHAT_FIELDS)
     if (wrong !== undefined) throw new ChatFault(chat.title, fill(t.field, { field: wrong }))
-    const known = knownFields(chat, CHAT) as Chat
+    const known = knownFields(chat, CHAT_FIELDS) as Chat
     if (byId.has(known.id)) throw new ChatFault(known.title, fill(t.twice, { id: known.id }))
     byId.set(known.id, { chat: { ...known, updatedAt: known.updatedAt ?? known.createdAt }, messages: [] })
   }
@@ -129,10 +48,10 @@ export function checkedChats(
     const message = isObject(value) ? value : {}
     const own = byId.get(message.chat as string)
     if (!own) throw new ChatFault('', fill(t.noChat, { id: String(message.id) }))
-    const wrong = wrongField(message, MESSAGE)
+    const wrong = wrongField(message, MESSAGE_FIELDS)
     if (wrong !== undefined)
       throw new ChatFault(own.chat.title, fill(t.messageField, { id: String(message.id), field: wrong }))
-    own.messages.push(knownFields(message, MESSAGE) as Message)
+    own.messages.push(knownFields(message, MESSAGE_FIELDS) as Message)
   }
   const all = [...byId.values()]
   const ids = new Set<string>()
@@ -168,6 +87,3 @@ export function checkTree(
     for (const id of way) isChecked.add(id)
   }
 }
-
-/** Validates presets. */
-export const arePresets = listOf(shape({ name: text, ...SETTINGS }))

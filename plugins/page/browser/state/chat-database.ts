@@ -1,6 +1,6 @@
 import { type DBSchema, type IDBPDatabase, openDB } from 'idb'
 import { noteStorageFault } from './browser-storage.ts'
-import type { Chat, Message } from './conversation-tree.ts'
+import type { Chat, Message } from './chat-format.ts'
 
 interface Schema extends DBSchema {
   chats: { key: string; value: Chat }

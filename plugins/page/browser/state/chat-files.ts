@@ -1,7 +1,8 @@
 import { parseAnyJson } from '../../../../core/system/json-object.ts'
 import { fill, texts } from '../texts/texts.ts'
+import type { Chat, Message } from './chat-format.ts'
 import { readAll, storeAll } from './chats.ts'
-import { branchTo, type Chat, type Message } from './conversation-tree.ts'
+import { branchTo } from './conversation-tree.ts'
 import { type Preset, presets, takePresets } from './presets.ts'
 import { chatModels, defaultModel } from './server-state.ts'
 
@@ -62,8 +63,9 @@ const MAX_FILE_BYTES = 512 * 2 ** 20
 export async function importChats(file: File): Promise<number> {
   const t = texts.peek()
   if (file.size > MAX_FILE_BYTES) throw new Error(fill(t.importTooLarge, { name: file.name }))
-  const [{ checkedChats, ChatFault, arePresets }, { foreignChats }] = await Promise.all([
+  const [{ checkedChats, ChatFault }, { arePresets }, { foreignChats }] = await Promise.all([
     import('./chat-check.ts'),
+    import('./chat-format.ts'),
     import('./foreign-chats.ts')
   ])
   const bytes = new Uint8Array(await file.arrayBuffer())

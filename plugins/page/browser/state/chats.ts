@@ -1,15 +1,8 @@
 import { batch, computed, type Signal, signal } from '@preact/signals'
 import { newId, openChannel } from './browser-storage.ts'
 import { openDatabase, storedChat, storedChats, storedMessage, storedMessages, writeChanges } from './chat-database.ts'
-import {
-  branchTo,
-  type Chat,
-  getSiblings,
-  type Message,
-  newestLeafBelow,
-  titleOf,
-  withDescendants
-} from './conversation-tree.ts'
+import type { Chat, Message } from './chat-format.ts'
+import { branchTo, getSiblings, newestLeafBelow, titleOf, withDescendants } from './conversation-tree.ts'
 import { keepDraft } from './drafts.ts'
 import { type ChatDocument, isSameChat, mergeChats, withChange } from './merge-chats.ts'
 

@@ -1,5 +1,5 @@
 import { localTexts } from './browser-storage.ts'
-import type { Attachment } from './conversation-tree.ts'
+import type { Attachment } from './chat-format.ts'
 import { chatsOwner } from './preferences.ts'
 
 /* Unsent messages. Text survives a reload, attached files do not. */

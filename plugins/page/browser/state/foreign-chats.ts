@@ -2,7 +2,8 @@ import { strFromU8, unzipSync } from 'fflate'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { ChatFault, checkTree } from './chat-check.ts'
-import { type Attachment, type Chat, type Message, type ToolCall, titleOf } from './conversation-tree.ts'
+import type { Attachment, Chat, Message, ToolCall } from './chat-format.ts'
+import { titleOf } from './conversation-tree.ts'
 
 /*
  * Parses chats exported by other programs: llama.cpp's own page (a file of lines, an archive of several, or JSON as of

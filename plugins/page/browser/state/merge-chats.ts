@@ -1,4 +1,4 @@
-import type { Chat, Message } from './conversation-tree.ts'
+import type { Chat, Message } from './chat-format.ts'
 
 /*
  * Merges two browsers' versions of a chat. Each field has the time of its last change, each message may have one, and

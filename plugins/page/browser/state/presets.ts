@@ -1,10 +1,7 @@
 import { effect, signal } from '@preact/signals'
 import { localTexts } from './browser-storage.ts'
-import type { Chat } from './conversation-tree.ts'
+import type { Settings } from './chat-format.ts'
 import { chatsOwner } from './preferences.ts'
-
-/** The parts of a chat's requests other than messages. */
-export type Settings = Pick<Chat, 'system' | 'schema' | 'tools' | 'options'>
 
 /** Named settings that can be reused. */
 export interface Preset extends Settings {

@@ -1,0 +1,138 @@
+import { isObject } from '../../../../core/system/json-object.ts'
+
+/*
+ * The format of chats, in files, on the server and in memory. The types follow from the checks. A conversation is a
+ * tree: each message has a parent, an edited or regenerated message becomes a sibling, and the chat points to the leaf
+ * that is shown.
+ */
+
+type Check<Value = unknown> = (value: unknown) => value is Value
+export type Shape = Readonly<Record<string, Check>>
+type Of<Fields extends Shape> = { [Field in keyof Fields]: Fields[Field] extends Check<infer Value> ? Value : never }
+
+const text = (value: unknown): value is string => typeof value === 'string'
+const id = (value: unknown): value is string =>
+  text(value) && value !== '' && value.length <= 300 && value !== '__proto__'
+const number = (value: unknown): value is number => Number.isFinite(value)
+const flag = (value: unknown): value is boolean => typeof value === 'boolean'
+const oneOf =
+  <const Values extends readonly unknown[]>(...values: Values) =>
+  (value: unknown): value is Values[number] =>
+    values.includes(value)
+const listOf =
+  <Item>(item: Check<Item>) =>
+  (value: unknown): value is Item[] =>
+    Array.isArray(value) && value.every(item)
+const valuesOf =
+  <Item>(item: Check<Item>) =>
+  (value: unknown): value is Record<string, Item> =>
+    isObject(value) && Object.values(value).every(item)
+const shape =
+  <Fields extends Shape>(fields: Fields) =>
+  (value: unknown): value is Of<Fields> =>
+    isObject(value) && wrongField(value, fields) === undefined
+/** Makes all fields of a shape optional. */
+const optional = (fields: Shape): Shape =>
+  Object.fromEntries(
+    Object.entries(fields).map(([field, check]) => [
+      field,
+      (value: unknown): value is unknown => value === undefined || check(value)
+    ])
+  )
+
+/** Returns the first field that is missing or has the wrong type. */
+export const wrongField = (value: Record<string, unknown>, fields: Shape): string | undefined =>
+  Object.keys(fields).find(field => !fields[field]!(value[field]))
+
+/** Maximum depth of nested objects. */
+const MAX_DEPTH = 32
+
+function isShallow(value: unknown, depth = MAX_DEPTH): boolean {
+  if (typeof value !== 'object' || value === null) return true
+  return depth > 0 && Object.values(value).every(field => isShallow(field, depth - 1))
+}
+
+const SETTINGS = {
+  system: text,
+  /** JSON schema for answers, as written. */
+  schema: text,
+  /** Tools as written: a JSON list. */
+  tools: text,
+  /** Options that differ from the server's defaults. */
+  options: (value: unknown): value is Record<string, unknown> => isObject(value) && isShallow(value)
+}
+/** The parts of a chat's requests other than messages. */
+export type Settings = Partial<Of<typeof SETTINGS>>
+
+/** Times are epoch milliseconds. */
+const CHAT = { id, title: text, createdAt: number }
+const CHAT_MORE = {
+  ...SETTINGS,
+  /** Time of the last change of anything, and of each field. */
+  changedAt: number,
+  stamps: valuesOf(number),
+  /** Times at which messages were deleted, by id. */
+  gone: valuesOf(number),
+  /** The last message of the current branch. */
+  leaf: id,
+  pinned: flag,
+  model: text
+}
+/** Old chats have no time of their last message. */
+export const CHAT_FIELDS = { ...CHAT, ...optional({ ...CHAT_MORE, updatedAt: number }) }
+export type Chat = Of<typeof CHAT> & { updatedAt: number } & Partial<Of<typeof CHAT_MORE>>
+
+/** `data` is a `data:` URL, or the text itself for text files. */
+const ATTACHMENT = { name: text, kind: oneOf('image', 'audio', 'text'), type: text, data: text }
+export type Attachment = Of<typeof ATTACHMENT>
+const isAttachment = (value: unknown): value is Attachment =>
+  shape(ATTACHMENT)(value) &&
+  // Loading a URL on another server would reveal what is being read.
+  (value.kind === 'text' || value.data.startsWith(`data:${value.kind}/`))
+
+/** `arguments` is JSON as written by the model. */
+const TOOL_CALL = { id: text, name: text, arguments: text }
+export type ToolCall = Of<typeof TOOL_CALL>
+
+export interface Timing {
+  promptTokens: number
+  /** Prompt tokens that the slot had cached. */
+  cachedTokens: number
+  answerTokens: number
+  /** Milliseconds until the first text, including all waits. */
+  firstText?: number
+  /** Tokens per second, and prompt tokens per second without cached ones. */
+  speed?: number
+  promptSpeed?: number
+}
+
+const MESSAGE = { id, chat: id, role: oneOf('user', 'assistant', 'tool'), content: text, at: number }
+const MESSAGE_MORE = {
+  parent: id,
+  /** Time of the last edit. */
+  rev: number,
+  attachments: listOf(isAttachment),
+  /** For tool results: the id of the tool call. */
+  callId: text,
+  /** The others are for answers. */
+  model: text,
+  thinking: text,
+  toolCalls: listOf(shape(TOOL_CALL)),
+  /** Absent when the answer is complete. */
+  state: oneOf('waiting', 'answering', 'stopped', 'failed'),
+  /** The server's description of what the answer is waiting for. */
+  status: text,
+  /** The stream of the answer, and the last event that was stored. */
+  stream: shape({ id: text, last: number }),
+  /** Why the model stopped: `stop`, `length` or `tool_calls`. */
+  finish: text,
+  timing: valuesOf(number) as Check<unknown> as Check<Timing>,
+  /** Number of messages dropped because the context was full. */
+  dropped: number,
+  error: shape({ message: text, code: text })
+}
+export const MESSAGE_FIELDS = { ...MESSAGE, ...optional(MESSAGE_MORE) }
+export type Message = Of<typeof MESSAGE> & Partial<Of<typeof MESSAGE_MORE>>
+
+/** Validates presets. */
+export const arePresets = listOf(shape({ name: text, ...optional(SETTINGS) }))
