@@ -8,7 +8,8 @@ import { type ChatDocument, isSameChat, mergeChats, withChange } from './merge-c
 
 /*
  * The chats in this browser. This module alone changes them, in memory and in the database. Each message is its own
- * signal, so that a token updates one message and nothing else.
+ * signal, so that a token updates one message and nothing else. Chats that have been opened or changed stay in memory
+ * until the tab is closed, so they can be used even if the browser refuses to store them.
  */
 
 export const chats = signal<ReadonlyMap<string, Chat>>(new Map())
@@ -110,7 +111,11 @@ export async function openChat(id: string): Promise<Signal<OpenChat>> {
   const known = open.get(id)
   if (known) return known
   const messages = await storedMessages(id)
-  const opened = open.get(id) ?? signal<OpenChat>({ messages: new Map(messages.map(each => [each.id, signal(each)])) })
+  return open.get(id) ?? keepOpen(id, messages)
+}
+
+function keepOpen(id: string, messages: readonly Message[]): Signal<OpenChat> {
+  const opened = signal<OpenChat>({ messages: new Map(messages.map(each => [each.id, signal(each)])) })
   open.set(id, opened)
   return opened
 }
@@ -124,7 +129,7 @@ export function messagesOf(id: string): Map<string, Message> {
 export async function createChat(from: Partial<Chat>): Promise<Chat> {
   const now = Date.now()
   const chat: Chat = { title: '', ...from, id: newId(), createdAt: now, updatedAt: now }
-  open.set(chat.id, signal({ messages: new Map() }))
+  keepOpen(chat.id, [])
   await changeChat(chat.id, chat)
   return chat
 }
@@ -206,12 +211,9 @@ export async function deleteChat(id: string): Promise<void> {
 }
 
 export async function readChat(id: string): Promise<ChatDocument | undefined> {
-  await writeDirty()
-  const messages = new Map((await storedMessages(id)).map(each => [each.id, each]))
-  // Messages in memory are newer than the messages just read.
-  for (const message of messagesOf(id).values()) messages.set(message.id, message)
+  const stored = open.has(id) ? [] : await storedMessages(id)
   const chat = chats.peek().get(id)
-  return chat && { chat, messages: [...messages.values()] }
+  return chat && { chat, messages: open.has(id) ? [...messagesOf(id).values()] : stored }
 }
 
 /** Merges another browser's version of a chat into the local one. `isSame`: the other has everything. */
@@ -240,8 +242,9 @@ export async function forkChat(id: string, change: Partial<Chat>, end?: string):
 
 /** Reads all chats with their messages, for export and search. */
 export async function readAll(): Promise<{ chats: Chat[]; messages: Message[] }> {
-  await writeDirty()
-  return { chats: [...chats.peek().values()], messages: await storedMessages() }
+  const stored = await storedMessages()
+  const inMemory = [...open.keys()].flatMap(id => [...messagesOf(id).values()])
+  return { chats: [...chats.peek().values()], messages: [...stored.filter(({ chat }) => !open.has(chat)), ...inMemory] }
 }
 
 /** Stores imported chats with their messages. Chats with the same ids are replaced. */
@@ -268,7 +271,14 @@ async function store(changes: { chats: Chat[]; messages: Message[]; goneMessages
     }
     chats.value = next
   })
-  await writeChanges(changes)
+  if (!(await writeChanges(changes))) {
+    for (const { id } of changes.chats)
+      if (!open.has(id))
+        keepOpen(
+          id,
+          messages.filter(({ chat }) => chat === id)
+        )
+  }
   if (changes.chats.length > 1) post({ all: true })
   else for (const { id: chat } of changes.chats) post({ chat, changed: messages.map(({ id }) => id), gone: [...gone] })
 }
