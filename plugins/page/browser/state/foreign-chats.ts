@@ -251,46 +251,40 @@ function chatFrom(conversation: Conversation): { chat: Chat; messages: Message[]
   const byId = new Map(nodes.map(node => [node.id, node]))
   const wrong = nodes.find(({ role }) => !ROLES.includes(role) && !OTHER_ROLES.includes(role))
   if (wrong) throw new ChatFault(title, fill(texts.peek().chatFaults.messageField, { id: wrong.id, field: 'role' }))
-  const hasContent = ({ role, content, thinking, attachments, toolCalls }: Node) =>
-    ROLES.includes(role) && Boolean(content || thinking || attachments?.length || toolCalls?.length)
-  /** Returns the nearest ancestor with content, or the node itself. */
-  const nearest = (id: string | undefined): Node | undefined => {
-    let at = byId.get(id ?? '')
-    while (at && !hasContent(at)) at = byId.get(at.parent ?? '')
-    return at
-  }
-  const children = new Map<string | undefined, Node[]>()
-  for (const node of nodes.filter(hasContent)) {
-    const parent = nearest(node.parent)?.id
-    const siblings = children.get(parent)
-    if (siblings) siblings.push(node)
-    else children.set(parent, [node])
-  }
   const createdAt = given && Number.isFinite(given) ? given : Date.now()
   const messages: Message[] = []
-  const waiting = (children.get(undefined) ?? []).map(node => ({ node, after: undefined as Message | undefined }))
-  // In file order, so that the later of two simultaneous messages counts as newer.
-  for (const { node, after } of waiting) {
+  const placed = new Map<Node, Message | undefined>()
+  /** Returns the message for a node, or that of its nearest ancestor with content. In file order, but after its parent. */
+  const place = (node: Node | undefined): Message | undefined => {
+    if (!node || placed.has(node)) return node && placed.get(node)
+    const after = place(byId.get(node.parent ?? ''))
+    const { role, content, thinking, attachments, toolCalls } = node
+    const hasContent = Boolean(content || thinking || attachments?.length || toolCalls?.length)
+    if (!ROLES.includes(role) || !hasContent) {
+      placed.set(node, after)
+      return after
+    }
     const newest = messages.at(-1)?.at ?? 0
     const message: Message = {
       ...node,
       id: `${chatId}-${node.id}`,
       chat: chatId,
       parent: after?.id,
-      role: node.role as Message['role'],
+      role: role as Message['role'],
       at: Math.max(node.at ?? createdAt, (after?.at ?? 0) + 1, node.at === undefined ? newest + 1 : 0)
     }
+    placed.set(node, message)
     messages.push(message)
-    waiting.push(...(children.get(node.id) ?? []).map(child => ({ node: child, after: message })))
+    return message
   }
-  const last = nearest(current)
+  nodes.forEach(place)
   const question = messages.find(({ role }) => role === 'user')
   const chat = {
     id: chatId,
     title: title.slice(0, MAX_TITLE_LENGTH) || titleOf(question?.content ?? ''),
     createdAt,
     updatedAt: Math.max(createdAt, ...messages.map(({ at }) => at)),
-    leaf: last ? `${chatId}-${last.id}` : messages.at(-1)?.id,
+    leaf: (place(byId.get(current ?? '')) ?? messages.at(-1))?.id,
     pinned,
     system,
     model: messages.findLast(message => message.role === 'assistant')?.model
