@@ -1,7 +1,7 @@
 import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
 import { openChannel } from './browser-storage.ts'
-import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
 import type { Attachment, Chat, Message, ToolCall } from './chat-format.ts'
+import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
 import { branchTo, isUnderWay, requestMessages } from './conversation-tree.ts'
 import { lastModel } from './preferences.ts'
 import { noteRequest } from './recent-requests.ts'
@@ -9,7 +9,7 @@ import { noteRequest } from './recent-requests.ts'
 /* Requests and receives answers, which survive lost connections and reloads of the page. */
 
 /** Answers that this tab receives, by message id. */
-const running = new Map<string, { chat: string; controller: AbortController }>()
+const running = new Map<string, AbortController>()
 /** Answers that other tabs reported as theirs after the last request. */
 const elsewhere = new Set<string>()
 
@@ -22,15 +22,12 @@ const CLAIM_MS = 200
 const MAX_REPEAT_MS = 120_000
 
 /** Messages between tabs. The server gives a stream to one connection, so one tab receives each answer. */
-type Sign = { asking: true } | { taken: string[] } | { stop: string } | { left: string[] }
+type Sign = { asking: true } | { taken: string[] } | { stop: string }
 const { post } = openChannel<Sign>('corral-answers', sign => {
   if ('asking' in sign) post({ taken: [...running.keys()] })
   else if ('taken' in sign) for (const id of sign.taken) elsewhere.add(id)
-  else if ('stop' in sign) running.get(sign.stop)?.controller.abort()
-  // Only open chats have messages to resume.
-  else for (const chat of sign.left) void resumeAnswers(chat)
+  else running.get(sign.stop)?.abort()
 })
-addEventListener('pagehide', () => post({ left: [...new Set([...running.values()].map(({ chat }) => chat))] }))
 
 /** Adds a message to a chat and requests an answer. */
 export async function say(chat: string, content: string, files: Attachment[]): Promise<void> {
@@ -62,7 +59,7 @@ export async function continueAnswer(message: Message): Promise<void> {
 /** Stops an answer. The model stops, and the text so far is kept. */
 export function stop(id: string): void {
   const own = running.get(id)
-  if (own) own.controller.abort()
+  if (own) own.abort()
   else post({ stop: id })
 }
 
@@ -137,7 +134,7 @@ function showing(show: () => boolean): () => void {
 async function receive(message: Message, messages: unknown[] | undefined): Promise<void> {
   const controller = new AbortController()
   const { signal: stopped } = controller
-  running.set(message.id, { chat: message.chat, controller })
+  running.set(message.id, controller)
   post({ taken: [message.id] })
   const began = performance.now()
   const chat = chats.peek().get(message.chat)!
