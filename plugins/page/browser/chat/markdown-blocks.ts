@@ -154,8 +154,8 @@ const GROWTH = 1.15
 export type Part = readonly Token[]
 
 /**
- * Parses a growing Markdown text into parts. Only the end of the text is parsed again. Finished parts and blocks stay
- * the same objects, so that their views need not be rendered again.
+ * Parses a growing Markdown text into parts. Only the end of the text is parsed again. Finished parts stay the same
+ * objects, so that their views need not be rendered again.
  */
 export class MarkdownBlocks {
   #text = ''
@@ -169,6 +169,8 @@ export class MarkdownBlocks {
   #length = 0
   #readLength = 0
   #parts: Part[] = []
+  /** Changes when the parts replace all earlier ones. */
+  generation = 0
 
   /** Parses a text. @param isComplete whether the text has ended */
   update(written: string, isComplete: boolean): readonly Part[] {
@@ -181,13 +183,14 @@ export class MarkdownBlocks {
       this.#tail = []
       this.#length = 0
       this.#readLength = 0
+      this.generation += 1
     }
     this.#text = text
     this.#isComplete = isComplete
     const tail = text.slice(this.#length)
     const isLate = !isComplete && this.#isLong() && tail.length < GROWTH * this.#readLength
     if (!isLate) {
-      this.#tail = withKnown(this.#tail, lexer(tame(tail)))
+      this.#tail = lexer(tame(tail))
       this.#readLength = tail.length
       this.#settle()
     }
@@ -241,33 +244,4 @@ function cut(blocks: readonly Token[]): Token[][] {
     size += block.raw.length
   }
   return parts
-}
-
-/** Replaces new blocks by equal old ones, and also the items and rows of a block that has grown. */
-function withKnown(before: readonly Token[], now: readonly Token[]): Token[] {
-  return now.map((block, index) => {
-    const known = before[index]
-    if (known?.type !== block.type) return block
-    if (known.raw === block.raw) return known
-    if (block.type === 'list') {
-      const { items } = known as Tokens.List
-      block.items = (block as Tokens.List).items.map((item, index) => knownItem(items[index], item))
-    } else if (block.type === 'table') {
-      const { rows } = known as Tokens.Table
-      block.rows = (block as Tokens.Table).rows.map((row, index) => knownRow(rows[index], row))
-    } else if (block.type === 'blockquote')
-      block.tokens = withKnown((known as Tokens.Blockquote).tokens, (block as Tokens.Blockquote).tokens)
-    return block
-  })
-}
-
-function knownItem(before: Tokens.ListItem | undefined, now: Tokens.ListItem): Tokens.ListItem {
-  if (!before) return now
-  if (before.raw === now.raw && before.loose === now.loose) return before
-  return { ...now, tokens: withKnown(before.tokens, now.tokens) }
-}
-
-function knownRow(before: Tokens.TableCell[] | undefined, now: Tokens.TableCell[]): Tokens.TableCell[] {
-  const isSame = now.every(({ text, align }, index) => before?.[index]?.text === text && before[index]!.align === align)
-  return before && isSame ? before : now
 }

@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import type { Token, Tokens } from 'marked'
-import { type ComponentChild, Fragment, h, type JSX, render } from 'preact'
+import { Component, type ComponentChild, h, type JSX, render } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
 import { useGradually } from '../parts/view-hooks.ts'
@@ -58,7 +58,8 @@ export function Markdown({ text, isComplete }: { text: string; isComplete: boole
     return <div class="markdown is-plain" dir="auto" children={text} />
   }
   blocks.current ??= new Reader()
-  return <Parts parts={blocks.current.update(text, isComplete)} isComplete={isComplete} />
+  const parts = blocks.current.update(text, isComplete)
+  return <Parts key={blocks.current.generation} parts={parts} isComplete={isComplete} />
 }
 
 /** Parts rendered at first, from the end, and added in each following frame. */
@@ -70,26 +71,33 @@ function Parts({ parts, isComplete }: { parts: readonly Part[]; isComplete: bool
   return <div class="markdown" dir="auto" children={shown.slice(-count)} />
 }
 
-/** Cached nodes of parts and blocks. Preact skips unchanged objects, and browsers lay out only the visible parts. */
-const known = new WeakMap<object, { isComplete: boolean; node: ComponentChild }>()
-
-function remembered(of: object, isComplete: boolean, make: () => ComponentChild): ComponentChild {
-  const before = known.get(of)
-  if (before?.isComplete === isComplete) return before.node
-  const node = make()
-  known.set(of, { isComplete, node })
-  return node
+/** Renders its content again only if its source has changed. */
+class Kept extends Component<{ source: unknown; isComplete: boolean; children: () => ComponentChild }> {
+  override shouldComponentUpdate({ source, isComplete }: this['props']) {
+    return source !== this.props.source || isComplete !== this.props.isComplete
+  }
+  render() {
+    return this.props.children()
+  }
 }
 
-const partOf = (part: Part, key: number, isComplete: boolean) =>
-  remembered(part, isComplete, () => (
-    <div key={key} class="part">
-      {part.map((block, index) => nodeOf(block, isComplete || index < part.length - 1, 0))}
-    </div>
-  ))
+/** A part, which browsers lay out only while it is visible. */
+const partOf = (part: Part, key: number, isComplete: boolean) => (
+  <Kept key={key} source={part} isComplete={isComplete}>
+    {() => <div class="part">{blocks(part, isComplete, -1)}</div>}
+  </Kept>
+)
 
-const nodeOf = (token: Token, isComplete: boolean, depth: number) =>
-  remembered(token, isComplete, () => <Fragment>{blockOf(token, isComplete, depth)}</Fragment>)
+/** Only the last block of unfinished ones may change. */
+const blocks = (tokens: readonly Token[] | undefined, isComplete: boolean, depth: number) =>
+  tokens?.map((token, index) => {
+    const isDone = isComplete || index < tokens.length - 1
+    return (
+      <Kept key={`${token.type} ${index}`} source={token.raw} isComplete={isDone}>
+        {() => blockOf(token, isDone, depth + 1)}
+      </Kept>
+    )
+  })
 
 /** Maximum depth of rendered nodes. Browsers overflow their stack on thousands. */
 const DEEPEST = 40
@@ -127,27 +135,27 @@ function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChi
   }
 }
 
-const blocks = (tokens: Token[] | undefined, isComplete: boolean, depth: number) =>
-  tokens?.map(token => nodeOf(token, isComplete, depth + 1))
-
 function listOf({ ordered, start, items }: Tokens.List, isComplete: boolean, depth: number): JSX.Element {
   const rows = items.map((item, index) => itemOf(item, index, isComplete || index < items.length - 1, depth))
   return ordered ? <ol start={start === '' ? 1 : start}>{rows}</ol> : <ul>{rows}</ul>
 }
 
-const itemOf = (item: Tokens.ListItem, key: number, isComplete: boolean, depth: number) =>
-  remembered(item, isComplete, () => (
-    <li key={key} class={item.task ? 'task' : undefined}>
-      {item.task && (
-        <input type="checkbox" checked={item.checked === true} disabled aria-label={item.text.slice(0, 40)} />
-      )}
-      {blocks(
-        item.tokens.filter(({ type }) => type !== 'checkbox'),
-        isComplete,
-        depth
-      )}
-    </li>
-  ))
+const itemOf = (item: Tokens.ListItem, key: number, isComplete: boolean, depth: number) => (
+  <Kept key={key} source={`${item.loose} ${item.raw}`} isComplete={isComplete}>
+    {() => (
+      <li class={item.task ? 'task' : undefined}>
+        {item.task && (
+          <input type="checkbox" checked={item.checked === true} disabled aria-label={item.text.slice(0, 40)} />
+        )}
+        {blocks(
+          item.tokens.filter(({ type }) => type !== 'checkbox'),
+          isComplete,
+          depth
+        )}
+      </li>
+    )}
+  </Kept>
+)
 
 function tableOf({ header, rows, align }: Tokens.Table): JSX.Element {
   const row = (tag: 'th' | 'td', cells: Tokens.TableCell[], key: number) => (
@@ -162,7 +170,13 @@ function tableOf({ header, rows, align }: Tokens.Table): JSX.Element {
     <div class="table-frame" tabIndex={0}>
       <table>
         <thead>{row('th', header, 0)}</thead>
-        <tbody>{rows.map((cells, key) => remembered(cells, true, () => row('td', cells, key)))}</tbody>
+        <tbody>
+          {rows.map((cells, key) => (
+            <Kept key={key} source={cells.map(({ text }) => text).join('\n') + align} isComplete>
+              {() => row('td', cells, key)}
+            </Kept>
+          ))}
+        </tbody>
       </table>
     </div>
   )
