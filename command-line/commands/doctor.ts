@@ -1,5 +1,5 @@
 import { statSync } from 'node:fs'
-import { access, constants } from 'node:fs/promises'
+import { access } from 'node:fs/promises'
 import { arch, release, type } from 'node:os'
 import { dirname, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -12,7 +12,7 @@ import { progressText } from '../../core/contracts/progress.ts'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { readOwner } from '../../core/system/data-directory.ts'
+import { checkDataDirectory, readOwner } from '../../core/system/data-directory.ts'
 import { freeSpace } from '../../core/system/disk-space.ts'
 import { version } from '../../core/system/package-info.ts'
 import { missingPrograms } from '../../runtimes/remote/programs/program-settings.ts'
@@ -78,7 +78,7 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   const { home, models } = config.paths
   const holder = await examined(() => readOwner(config.paths))
   report.data = { home, holder: holder ?? null }
-  await examined(() => checkWritable(home))
+  await examined(() => checkDataDirectory(config.paths))
   const free = await examined(async () => await freeSpace(await existing(models)))
   if (free !== undefined) report.models = { directory: models, free }
   const before = report.problems.length
@@ -127,16 +127,6 @@ async function existing(directory: string): Promise<string> {
     } catch (error) {
       if (!isSystemError(error, 'ENOENT', 'ENOTDIR') || dirname(path) === path) throw error
     }
-  }
-}
-
-/** @throws Error with advice if the data directory is not writable */
-async function checkWritable(directory: string): Promise<void> {
-  try {
-    await access(await existing(directory), constants.W_OK)
-  } catch (cause) {
-    const problem = `The data directory ${directory} is not writable: ${errorMessage(cause)}`
-    throw new Error(`${problem} Make it writable, or choose another one with CORRAL_HOME.`, { cause })
   }
 }
 
