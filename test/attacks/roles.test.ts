@@ -19,6 +19,9 @@ const { byRole: ROUTES_BY_ROLE, largeBodies } = readFixture<{
   largeBodies: string[]
 }>('routes.yaml')
 
+/** All tests with callers share this server. */
+const corral = await startCorral(t, { runtimes: '  sources: [system]\n', env: { HF_HUB_OFFLINE: '1' } })
+
 t.test('each role may do everything that lower roles may', async t => {
   for (const [at, role] of ROLES.entries()) {
     for (const [needed, other] of ROLES.entries()) t.equal(hasRole(role, other), at >= needed, `${role} for ${other}`)
@@ -76,9 +79,6 @@ function harmless(route: string): { methods: string[]; path: string; body?: stri
   if (method === 'GET' || method === 'ANY') return { methods: ['GET', 'HEAD'], path: named }
   return { methods: [method], path: named, ...(method !== 'HEAD' && { body: '[]' }) }
 }
-
-/** All tests with callers share this server. */
-const corral = await startCorral(t, { runtimes: '  sources: [system]\n', env: { HF_HUB_OFFLINE: '1' } })
 
 t.test("requests of another site's page without an Origin reach only public routes", async t => {
   const status = async (method: string, path: string, headers: Record<string, string>, local = false) => {

@@ -198,7 +198,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     if (options.home === undefined) rmSync(home, { recursive: true, force: true })
   })
   const address = await until('corral listens', () => {
-    if (child.exitCode !== null) throw new Error(`corral ended at its start:\n${log}`)
+    if (child.exitCode !== null || child.signalCode !== null) throw new Error(`corral ended at its start:\n${log}`)
     return /listens on (https?:[^"\s]+)/.exec(log)?.[1]
   })
 
