@@ -47,6 +47,7 @@ t.test('log levels of parts are set by the configuration and changed at run time
 })
 
 t.test('engine output is attributed to requests', async t => {
+  await corral.reload('log_levels: { llama-server: debug }')
   const answer = await corral.send('/v1/chat/completions', { model: DEMO, messages, max_tokens: 4 })
   await answer.text()
   const id = answer.headers.get('x-request-id')!
