@@ -61,9 +61,7 @@ export class ChunkedResponse {
   write(piece: string | Uint8Array): boolean {
     const raw = this.#raw
     if (piece.length === 0 || raw.destroyed || raw.writableEnded) return true
-    if (!this.#socket) return raw.write(piece)
-    // Node.js ends the socket of a client that has closed its side, and closes it once everything is sent.
-    return !this.#socket.writable || this.#socket.write(httpChunk(piece))
+    return this.#socket ? this.#socket.write(httpChunk(piece)) : raw.write(piece)
   }
 
   /** Calls `done` once, when the reader has read everything or has disconnected. */

@@ -44,6 +44,9 @@ export function clientSignal(reply: FastifyReply): AbortSignal {
   const refuse = () => controller.abort(revoked!.reason)
   if (revoked?.aborted) refuse()
   const forgetKey = revoked && onAborted(revoked, refuse)
+  probeHalfClosed(reply, () => {
+    if (!reply.raw.headersSent) reply.raw.writeProcessing()
+  })
   const forget = onReaderStall(reply.raw.socket, error => controller.abort(error))
   reply.raw.once('close', () => {
     forgetKey?.()
@@ -51,4 +54,39 @@ export function clientSignal(reply: FastifyReply): AbortSignal {
     if (!reply.raw.writableFinished) controller.abort(new ClientDisconnected())
   })
   return controller.signal
+}
+
+/**
+ * Milliseconds between a client's half-close and the first probe, and between all later probes. A client that has
+ * disconnected resets the connection at the first probe, but only the next write reports it.
+ */
+const PROBES = [0, 10, 30, 100, 300, 1000]
+const PROBE_INTERVAL_MS = 5000
+
+/**
+ * Calls `probe`, which sends something harmless, once the client has closed its side of the connection. A half-closed
+ * client and a disconnected one look the same until something is written. If the client has disconnected, the write
+ * closes the connection and the reply.
+ */
+export function probeHalfClosed({ raw, request }: FastifyReply, probe: () => void): void {
+  const { socket } = raw
+  if (!socket) return
+  // Nothing can be sent to an HTTP/1.0 client before its answer, so it counts as disconnected.
+  const isOld = request.raw.httpVersion === '1.0'
+  let timer: NodeJS.Timeout | undefined
+  const send = (count: number) => {
+    if (isOld) return void socket.destroy()
+    probe()
+    timer = setTimeout(
+      send,
+      count + 1 < PROBES.length ? PROBES[count + 1]! - PROBES[count]! : PROBE_INTERVAL_MS,
+      count + 1
+    ).unref()
+  }
+  const begin = () => send(0)
+  socket.once('end', begin)
+  raw.once('close', () => {
+    clearTimeout(timer)
+    socket.off('end', begin)
+  })
 }

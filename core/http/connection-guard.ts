@@ -140,6 +140,9 @@ export class ConnectionGuard {
    * @param counted whether it is for the network: connections may be refused, and are encrypted
    */
   attach(server: Server, counted: boolean): void {
+    // Answers clients that close their side of a connection after the request, as HTTP allows (see `probeHalfClosed`).
+    // Node.js has this property since 2011, and its types lack it.
+    Object.assign(server, { httpAllowHalfOpen: true })
     holdContinue(server)
     const accept = server.listeners('connection') as ((socket: Socket) => void)[]
     server.removeAllListeners('connection')

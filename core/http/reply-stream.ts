@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
 import { ChunkedResponse } from './chunked-response.ts'
-import { ClientDisconnected, clientSignal } from './client-disconnect.ts'
+import { ClientDisconnected, clientSignal, probeHalfClosed } from './client-disconnect.ts'
 import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from './native-error.ts'
 import { clientError } from './server-folders.ts'
 
@@ -147,6 +147,9 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
   // The client may have disconnected while its form was read.
   if (raw.destroyed) heartbeats.stop()
   raw.once('close', () => heartbeats.stop())
+  probeHalfClosed(reply, () => {
+    if (stream.committed) beat()
+  })
 
   // No getters: V8 creates a hidden class for each object with its own getters, which keeps the reply in memory until
   // the next major garbage collection.

@@ -4,7 +4,7 @@ import { type Static, Type } from 'typebox'
 import { CorralError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
 import { ChunkedResponse } from './chunked-response.ts'
-import { ClientDisconnected } from './client-disconnect.ts'
+import { ClientDisconnected, probeHalfClosed } from './client-disconnect.ts'
 import { onReaderStall } from './connection-guard.ts'
 import { Heartbeats, type ReplyStream, type ReplyStreamOptions } from './reply-stream.ts'
 import { Loose } from './request-fields.ts'
@@ -368,6 +368,10 @@ class ResumableStream implements ReplyStream {
       return
     }
     raw.once('close', leave)
+    probeHalfClosed(reply, () => {
+      if (raw.headersSent) this.#beat()
+      else raw.writeProcessing()
+    })
     this.#goOn()
   }
 
@@ -413,6 +417,8 @@ const Position = Type.Object({
  */
 export function streamRoutes(app: FastifyInstance, route: ReturnType<ReturnType<typeof routerWith>>, name: string) {
   route('GET /streams/:id', `resume${name}`, 'Continue a stream whose connection was lost', {
+    description:
+      'For answers that were requested with the header `X-Corral-Resumable: true`: they continue for `limits.resume` after their connection was lost, and are stored for as long after their end. The reply is byte for byte what the original connection would have received, from the event after `after` (or the header `Last-Event-ID`) on, or from a byte on. If another connection still reads the stream, it is closed.',
     params: StreamPath,
     querystring: Position,
     response: {

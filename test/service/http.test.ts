@@ -122,11 +122,21 @@ t.test('OPTIONS is answered on routes that no page asks for', async t => {
   t.equal((await ask('/v1/chat/completions')).headers.get('allow'), 'POST, OPTIONS')
   t.equal((await ask('/ollama/api/chat')).status, 204)
   t.equal((await ask('/nothing/here')).status, 404)
-  const { reply } = raw('OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n')
+  const { socket, reply } = raw('OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n')
+  socket.end()
   t.match(await reply, /^HTTP\/1\.1 204 /)
 })
 
-t.test('HTTP/1.0 is answered', async t => {
+t.test('a client that has ended its side of the connection still gets its answer', async t => {
+  for (const stream of [false, true]) {
+    const body = JSON.stringify({ ...JSON.parse(question), stream })
+    const { socket, reply } = raw(post('/api/chat', body))
+    socket.end()
+    const text = await reply
+    t.match(text, /HTTP\/1\.1 200 OK/)
+    t.match(text, 'Paris')
+    t.match(text, stream ? /"done_reason":"stop"/ : CAPITAL_ANSWER)
+  }
   t.match(await raw('GET /api/tags HTTP/1.0\r\n\r\n').reply, 'corral/tiny-chat')
 })
 
