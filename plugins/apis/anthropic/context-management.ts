@@ -1,7 +1,10 @@
 import { createHash } from 'node:crypto'
+import type { FastifyBaseLogger } from 'fastify'
+import { Type } from 'typebox'
 import { compacted, compactionLimit, type Summary, summarize } from '../../../core/answers/conversation-summary.ts'
 import type { Preparation } from '../../../core/answers/question.ts'
 import type { EngineFields } from '../../../core/contracts/engines.ts'
+import { readJsonFileSync, writeJsonFile } from '../../../core/system/json-file.ts'
 import { summaryText } from './history.ts'
 import type { CountRequest, Edit } from './schemas.ts'
 
@@ -37,16 +40,41 @@ const CLEARED = '[This result was removed to save space.]'
 const MAX_TEMPLATE_TOKENS = 2000
 const MAX_STEPS = 1000
 
-/**
- * Remembers how far conversations were cleared, by hashes of their messages up to the last cleared result. After a
- * restart, a conversation is cleared again as far as its request asks.
- */
-export class ClearedSteps extends Set<string> {
-  override add(hash: string): this {
-    this.delete(hash)
-    super.add(hash)
-    if (this.size > MAX_STEPS) this.delete(this.values().next().value!)
-    return this
+const Hashes = Type.Array(Type.String({ maxLength: 100 }), { maxItems: MAX_STEPS })
+
+/** Remembers how far conversations were cleared, by hashes of their messages up to the last cleared result. */
+export class ClearedSteps {
+  readonly #hashes: Set<string>
+  readonly #file: string | undefined
+  readonly #log: Pick<FastifyBaseLogger, 'warn'> | undefined
+  #saved = Promise.resolve()
+
+  /** @param file remembers them across restarts. A file that cannot be read is replaced */
+  constructor(file?: string, log?: Pick<FastifyBaseLogger, 'warn'>) {
+    const { value = [], fault } = (file && readJsonFileSync(file, Hashes)) || {}
+    if (fault) log?.warn({ file }, `Cleared conversations are cleared again, because of their file: ${fault}`)
+    this.#hashes = new Set(value)
+    this.#file = file
+    this.#log = log
+  }
+
+  has(hash: string): boolean {
+    return this.#hashes.has(hash)
+  }
+
+  add(hash: string): void {
+    const isNew = !this.#hashes.delete(hash)
+    this.#hashes.add(hash)
+    if (this.#hashes.size > MAX_STEPS) this.#hashes.delete(this.#hashes.values().next().value!)
+    const file = this.#file
+    if (!isNew || file === undefined) return
+    this.#saved = this.#saved
+      .then(() => writeJsonFile(file, [...this.#hashes], { mode: 0o600, fsync: false }))
+      .catch(error => this.#log?.warn({ err: error }, 'How far conversations were cleared could not be stored.'))
+  }
+
+  async close(): Promise<void> {
+    await this.#saved
   }
 }
 

@@ -1,3 +1,5 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { Ajv } from 'ajv'
 import t from 'tap'
 import type { Delta, EngineFields } from '../../../../core/contracts/engines.ts'
@@ -469,6 +471,24 @@ t.test('the Messages API clears more only when the rest reaches the trigger, for
   const other = clearedIn((await clear(12, { trigger: TRIGGER }, steps, 200_000, 'two')).body).length
   t.equal(other, first, "another owner's conversation is cleared as if nobody else had asked")
   t.not(first, 8)
+})
+
+t.test('the Messages API remembers across restarts how far conversations were cleared', async t => {
+  const file = join(t.testdir(), 'cache', 'cleared.json')
+  const first = new ClearedSteps(file)
+  await clear(5, { trigger: TRIGGER }, first)
+  await clear(7, { trigger: TRIGGER }, first)
+  await first.close()
+  const later = new ClearedSteps(file)
+  t.strictSame(clearedIn((await clear(8, { trigger: TRIGGER }, later)).body), [0, 1, 2, 3], 'not the fifth')
+  await later.close()
+  const warnings: string[] = []
+  writeFileSync(file, '["a"')
+  const damaged = new ClearedSteps(file, { warn: (_: unknown, text: string) => void warnings.push(text) } as never)
+  t.match(warnings, [/not JSON/])
+  await clear(5, { trigger: TRIGGER }, damaged)
+  await damaged.close()
+  t.equal(JSON.parse(readFileSync(file, 'utf8')).length, 1)
 })
 
 t.test('the Messages API clears before the context is full, although the trigger is higher', async t => {
