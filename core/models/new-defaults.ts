@@ -20,7 +20,7 @@ const refusal = (param: string, message: string, code: ErrorCode = 'invalid_requ
 /** Checks a new model's parameters, and converts them to defaults. @throws CorralError with the field as `param` */
 export function readDefaults({ parameters, template, system, messages, license }: NewDefaults): ModelDefaults {
   if (template) {
-    requireLength('template', template.length)
+    requireLength('template', template.length, MAX_DEFAULT_CHARACTERS)
     requireJinja(template)
   }
   const fields = {
@@ -31,16 +31,16 @@ export function readDefaults({ parameters, template, system, messages, license }
     ...(license && { license: typeof license === 'string' ? license : license.join('\n') })
   }
   for (const [field, value] of Object.entries(fields)) {
-    requireLength(field, JSON.stringify(value).length)
+    requireLength(field, JSON.stringify(value).length, MAX_DEFAULT_CHARACTERS)
   }
   const { parameters: options, ...defaults } = fields
   return { ...(options && { options }), ...defaults }
 }
 
-function requireLength(field: string, length: number): void {
-  if (length <= MAX_DEFAULT_CHARACTERS) return
-  const message = `"${field}" is too long for a model: it has ${length} characters, and the maximum is ${MAX_DEFAULT_CHARACTERS}.`
-  throw refusal(field, message)
+/** @throws CorralError `invalid_request` for a text of more than `most` characters */
+export function requireLength(field: string, length: number, most: number): void {
+  if (length <= most) return
+  throw refusal(field, `"${field}" is too long for a model: it has ${length} characters, and the maximum is ${most}.`)
 }
 
 function optionsOf(parameters: object): Record<string, unknown> {

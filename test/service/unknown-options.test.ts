@@ -160,6 +160,8 @@ t.test('parameters of derived models are checked', async t => {
   const made = { model: 'made/one', from: DEMO, parameters: { temprature: 0, num_predict: 4 } }
   t.equal(await getHeader('/api/create', { ...made, stream: false }), 'temprature')
   t.equal(await getHeader('/ollama/api/create', made), 'temprature', 'streamed')
+  const modelfile = `FROM ${DEMO}\nPARAMETER temprature 0\nPARAMETER stop "#"`
+  t.equal(await getHeader('/api/create', { model: 'made/two', modelfile, stream: false }), 'temprature')
 })
 
 t.test('strict mode refuses unknown options and suggests the nearest name', async t => {

@@ -5,41 +5,49 @@ import type { AdoptedFile } from '../../../../core/contracts/adopted-files.ts'
 import type { Model, ModelDefaults } from '../../../../core/contracts/models.ts'
 import type { StoredFile } from '../../../../core/contracts/storage.ts'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
-import { Given, Loose, Text, Titled } from '../../../../core/http/request-fields.ts'
+import { Given, Loose, Titled } from '../../../../core/http/request-fields.ts'
 import { foreignStart, readGguf, START_SIZE } from '../../../../core/models/gguf-file.ts'
 import { shardNames, storedName } from '../../../../core/models/gguf-file-name.ts'
 import { describesSafetensors, isTokenizer } from '../../../../core/models/model-folder.ts'
-import { readDefaults, withoutEmpty } from '../../../../core/models/new-defaults.ts'
+import {
+  MAX_DEFAULT_CHARACTERS,
+  readDefaults,
+  requireLength,
+  withoutEmpty
+} from '../../../../core/models/new-defaults.ts'
 import { optionName } from '../../../../core/models/options.ts'
 import { readOpened } from '../../../../core/system/regular-file.ts'
 import { parseDigest } from './blobs.ts'
 
 const Digests = (description: string) => Given(Type.Record(Type.String(), Type.String(), { description }))
+const Text = (description: string) => Given(Type.String({ description }))
 
 export const CreateRequestSchema = Titled('CreateRequest', {
-  model: Given(Text('Name of the new model')),
-  name: Given(Text('The same as model')),
-  from: Given(Text('Model to create it from')),
+  model: Text('Name of the new model'),
+  name: Text('The same as model'),
+  from: Text('Model to create it from'),
   files: Digests(
     'Or files to create it from: the digest of each file (uploaded to blobs/<digest> before), by its name'
   ),
   adapters: Digests('LoRA adapters, which are not supported'),
   parameters: Given(Loose({}, { description: 'Options that apply if a request does not set them' })),
-  template: Given(Text("Jinja chat template, instead of the model's own")),
-  system: Given(Text('System message for conversations without one')),
+  template: Text("Jinja chat template, instead of the model's own"),
+  system: Text('System message for conversations without one'),
   messages: Given(
     Type.Array(Loose({ role: Type.Enum(['system', 'user', 'assistant']), content: Given(Type.String()) }), {
       description: 'Messages that every conversation starts with'
     })
   ),
   license: Given(Type.Union([Type.String(), Type.Array(Type.String())])),
-  quantize: Given(Text('Weight type of the new model, such as q4_K_M; the source weights must be F16, F32 or BF16')),
-  quantization: Given(Text('The same as quantize')),
-  modelfile: Given(Text('Not supported: clients send its instructions as the other fields')),
+  quantize: Text('Weight type of the new model, such as q4_K_M; the source weights must be F16, F32 or BF16'),
+  quantization: Text('The same as quantize'),
+  modelfile: Text('All of these fields as the text of a Modelfile; the other fields take precedence'),
   stream: Given(Type.Boolean({ default: true }))
 })
 type CreateRequest = Static<typeof CreateRequestSchema>
+type Message = NonNullable<CreateRequest['messages']>[number]
 
+const MAX_MODELFILE_CHARACTERS = 5 * MAX_DEFAULT_CHARACTERS
 /** Maximum number of files of a model. Large models have a few hundred. */
 const MAX_FILES = 2000
 
@@ -49,14 +57,10 @@ const refuse = (param: string, message: string, code: ErrorCode = 'invalid_reque
   new CorralError(code, message, { param })
 
 export function readCreateRequest(request: CreateRequest) {
-  const body = withoutEmpty(request)
-  if (body.modelfile) {
-    throw refuse(
-      'modelfile',
-      'corral does not read Modelfiles. Send the instructions as "from", "system", "parameters" and so on, as Ollama\'s clients do since 0.5.5.',
-      'unsupported_capability'
-    )
-  }
+  const { modelfile } = request
+  if (modelfile) requireLength('modelfile', modelfile.length, MAX_MODELFILE_CHARACTERS)
+  const text = modelfile ? parseModelfile(modelfile) : {}
+  const body = withoutEmpty({ ...text, ...withoutEmpty(request) })
   if (body.adapters) {
     throw refuse(
       'adapters',
@@ -91,6 +95,102 @@ export function mergedDefaults(source: ModelDefaults | undefined, own: ModelDefa
   const options = { ...Object.fromEntries(kept), ...own.options }
   const merged = { ...source, ...own, ...(Object.keys(options).length > 0 && { options }) }
   return Object.keys(merged).length > 0 ? merged : undefined
+}
+
+const KEYWORDS = new Set([
+  ...['from', 'adapter', 'template', 'system', 'license', 'message', 'parameter'],
+  // Ollama uses these to build prompts and parse answers. llama.cpp uses the chat template instead.
+  ...['renderer', 'parser', 'requires']
+])
+
+/**
+ * Parses an Ollama Modelfile, which older clients send (https://docs.ollama.com/modelfile). A FROM or ADAPTER of the
+ * form `@sha256:…` is an uploaded file.
+ * @throws CorralError `invalid_request` with the line number
+ */
+export function parseModelfile(text: string): CreateRequest {
+  const request: CreateRequest & { parameters: Record<string, unknown> } = { parameters: {} }
+  const licenses: string[] = []
+  const messages: Message[] = []
+  const files: [name: string, digest: string][] = []
+  for (const command of parseCommands(text)) {
+    const { keyword, value } = command
+    const digest = /^@?(sha256[:-][0-9a-f]{64})$/i.exec(value)?.[1]
+    if (keyword === 'from' && digest) {
+      files.push([`model-${files.length + 1}`, digest])
+    } else if (keyword === 'from') request.from = value
+    else if (keyword === 'adapter') request.adapters = { ...request.adapters, [value]: digest ?? value }
+    else if (keyword === 'template') request.template = value
+    else if (keyword === 'system') request.system = value
+    else if (keyword === 'license') licenses.push(value)
+    else if (keyword === 'message') messages.push(toMessage(command))
+    else if (keyword === 'parameter') addParameter(request.parameters, command)
+  }
+  if (licenses.length > 0) request.license = licenses
+  if (messages.length > 0) request.messages = messages
+  if (files.length > 0) request.files = Object.fromEntries(files)
+  return request
+}
+
+interface Command {
+  keyword: string
+  /** The word before the value: the role in a MESSAGE, the name in a PARAMETER. */
+  word: string
+  value: string
+  line: number
+}
+
+function parseCommands(text: string): Command[] {
+  const commands: Command[] = []
+  const lines = text.replaceAll('\r\n', '\n').split('\n')
+  for (let at = 0; at < lines.length; at++) {
+    const line = at + 1
+    if (/^\s*(#.*)?$/.test(lines[at]!)) continue
+    const [command, rest] = firstWord(lines[at]!)
+    const keyword = command.toLowerCase()
+    if (!KEYWORDS.has(keyword)) throw modelfileError(line, 'it does not start with a Modelfile instruction')
+    const [word, begin] = keyword === 'message' || keyword === 'parameter' ? firstWord(rest) : ['', rest]
+    if (word !== '' && begin === '') throw modelfileError(line, `a ${command.toUpperCase()} needs a word and a value`)
+    const quotes = /^("""|")/.exec(begin)?.[1]
+    let value = begin.trim()
+    if (quotes && (value.length < 2 * quotes.length || !value.endsWith(quotes))) {
+      // The closing quotes are at the end of a later line.
+      const quoteText = [value]
+      do {
+        if (++at >= lines.length) throw modelfileError(line, `its ${quotes} is not closed`)
+        quoteText.push(lines[at]!)
+      } while (!lines[at]!.trimEnd().endsWith(quotes))
+      value = quoteText.join('\n').trimEnd()
+    }
+    if (quotes) value = value.slice(quotes.length, -quotes.length)
+    commands.push({ keyword, word, value, line })
+  }
+  return commands
+}
+
+/** Splits off the first word. Unlike a regular expression, this does not rescan long texts. */
+function firstWord(text: string): [word: string, rest: string] {
+  const trimmed = text.trimStart()
+  const end = trimmed.search(/\s/)
+  return end < 0 ? [trimmed, ''] : [trimmed.slice(0, end), trimmed.slice(end).trimStart()]
+}
+
+function toMessage({ word, value, line }: Command): Message {
+  if (word === 'system' || word === 'user' || word === 'assistant') return { role: word, content: value }
+  throw modelfileError(line, 'a MESSAGE needs a role (system, user or assistant) and a text')
+}
+
+function addParameter(parameters: Record<string, unknown>, { word: name, value, line }: Command): void {
+  if (name === '') throw modelfileError(line, 'a PARAMETER needs a name and a value')
+  if (name === 'stop') {
+    parameters[name] ??= []
+    ;(parameters[name] as string[]).push(value)
+  } else if (value.trim() !== '' && Number.isFinite(Number(value))) parameters[name] = Number(value)
+  else parameters[name] = value === 'true' || value === 'false' ? value === 'true' : value
+}
+
+function modelfileError(line: number, what: string): CorralError {
+  return refuse('modelfile', `The Modelfile cannot be read: line ${line}: ${what}.`)
 }
 
 export function modelfileText({ defaults, metadata }: Model, name: string): string {

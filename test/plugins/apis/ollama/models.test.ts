@@ -350,6 +350,13 @@ t.test('the Ollama API creates models with tags', async t => {
   )
 })
 
+t.test('the Ollama API accepts a Modelfile from older clients', async t => {
+  const modelfile = `FROM ${DEMO}\nSYSTEM """You are\nLeo."""\nPARAMETER stop "a"\nPARAMETER stop "b"\n`
+  const reply = await send('/create', { name: 'me/old', modelfile, stream: false })
+  t.strictSame(await reply.json(), { status: 'success' })
+  t.match(await client.show({ model: 'me/old' }), { system: 'You are\nLeo.', parameters: /stop +"a"\nstop +"b"/ })
+})
+
 t.test('unsupported requests are refused with the reason', async t => {
   for (const [path, body, status, words] of readCases('ollama').refusedModels) {
     const reply = await send(path, body)

@@ -11,6 +11,7 @@ import { parseDigest } from '../../../../plugins/apis/ollama/models/blobs.ts'
 import {
   mergedDefaults,
   modelfileText,
+  parseModelfile,
   readCreateRequest
 } from '../../../../plugins/apis/ollama/models/create-request.ts'
 import {
@@ -163,12 +164,13 @@ t.test('create requests are parsed', t => {
   t.match(readCreateRequest({ files: { 'a.gguf': DIGEST.replace(':', '-') } }).source, {
     files: [{ name: 'a.gguf', sha256: 'a'.repeat(64) }]
   })
+  t.match(readCreateRequest({ modelfile: 'FROM a/b\nSYSTEM old', system: 'new' }).defaults, { system: 'new' })
+  t.strictSame(readCreateRequest({ modelfile: 'FROM a/b' }).defaults, {})
   for (const [request, param] of [
     [{}, 'from'],
     [{ from: 'a', files: { a: DIGEST } }, 'files'],
     [{ files: { a: 'sha1:x' } }, 'files'],
     [{ from: 'a', adapters: { a: DIGEST } }, 'adapters'],
-    [{ modelfile: 'FROM a' }, 'modelfile'],
     [{ from: 'a', parameters: { temperature: 'hot' } }, 'temperature'],
     [{ from: 'a', messages: [{ role: 'assistant' as const, tool_calls: [{}] }] }, 'messages.0.tool_calls'],
     [{ from: 'a', template: '{{ .Prompt }}' }, 'template'],
@@ -206,7 +208,7 @@ t.test('only Jinja chat templates are accepted', t => {
   t.end()
 })
 
-t.test('malicious and oversized templates are refused quickly', t => {
+t.test('malicious and oversized templates and Modelfiles are refused quickly', t => {
   const long = 999_000
   for (const template of [
     '{{'.repeat(long / 2),
@@ -216,6 +218,16 @@ t.test('malicious and oversized templates are refused quickly', t => {
   ]) {
     t.throws(() => requireJinja(template), { message: /template/ }, template.slice(0, 10))
   }
+  for (const modelfile of [
+    `FROM${' '.repeat(long)}\r x\r\nWHAT`,
+    `PARAMETER stop${' '.repeat(long)}\u2028`,
+    `FROM x\nSYSTEM """${'a\n'.repeat(long)}`,
+    `SYSTEM ""\n${'MESSAGE user a\n'.repeat(100_000)}`,
+    `${'PARAMETER stop a\n'.repeat(200_000)}WHAT`,
+    `${`FROM @${DIGEST}\n`.repeat(40_000)}WHAT`
+  ]) {
+    t.throws(() => readCreateRequest({ modelfile }), { message: /Modelfile|from|stop/i }, modelfile.slice(0, 20))
+  }
   const from = 'a/b'
   const many = Object.fromEntries(Array.from({ length: 2001 }, (_, n) => [`${n}.gguf`, DIGEST]))
   for (const [request, param] of [
@@ -224,6 +236,7 @@ t.test('malicious and oversized templates are refused quickly', t => {
     [{ from, messages: Array.from({ length: 40_000 }, () => ({ role: 'user' as const, content: 'a' })) }, 'messages'],
     [{ from, license: Array.from({ length: 600_000 }, () => 'a') }, 'license'],
     [{ from, parameters: { stop: Array.from({ length: 400_000 }, () => 'a') } }, 'parameters'],
+    [{ modelfile: 'x'.repeat(5_000_001) }, 'modelfile'],
     [{ files: many }, 'files']
   ] as const) {
     t.throws(() => readCreateRequest(request as never), { code: 'invalid_request', param }, param)
@@ -231,14 +244,27 @@ t.test('malicious and oversized templates are refused quickly', t => {
   t.end()
 })
 
-t.test('Modelfiles are formatted', t => {
+t.test('Modelfiles are parsed and formatted', t => {
+  t.strictSame(parseModelfile(CASES.modelfile.join('\r\n')), CASES.parsedModelfile)
+  t.strictSame(parseModelfile(`FROM @${DIGEST}\nFROM @${DIGEST}\nADAPTER @${DIGEST}`), {
+    parameters: {},
+    files: { 'model-1': DIGEST, 'model-2': DIGEST },
+    adapters: { [`@${DIGEST}`]: DIGEST }
+  })
+  for (const [text, line] of CASES.badModelfiles) {
+    t.throws(() => parseModelfile(text), { code: 'invalid_request', message: new RegExp(`line ${line}:`) }, text)
+  }
+
   const defaults = CASES.formatted
   const variant = {
     defaults,
     metadata: { chatTemplate: '{% for m in messages %}\n{% endfor %}', capabilities: [], info: {} }
   }
   const text = modelfileText(variant as unknown as StoredVariant, 'me/leo:latest')
-  t.equal(text, CASES.modelfile.join('\n'))
+  t.match(readCreateRequest({ modelfile: text }), {
+    source: { from: 'me/leo:latest' },
+    defaults: { ...defaults, template: variant.metadata.chatTemplate }
+  })
   t.equal(
     parametersText(defaults.options),
     [
