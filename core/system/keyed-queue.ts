@@ -2,18 +2,26 @@ import { untilAborted } from './abort-signals.ts'
 
 /** Runs tasks with the same key one after another, in order. Others run side by side. */
 export class KeyedQueue {
-  readonly #last = new Map<string, Promise<unknown>>()
+  readonly #queues = new Map<string, { count: number; last: Promise<unknown> }>()
+
+  /** Number of a key's tasks that run or wait. */
+  count(key: string): number {
+    return this.#queues.get(key)?.count ?? 0
+  }
 
   /** Runs the task after all earlier ones of its key. @throws the signal's reason if it is aborted before that */
   async run<T>(key: string, task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-    const before = this.#last.get(key) ?? Promise.resolve()
+    const queue = this.#queues.get(key) ?? { count: 0, last: Promise.resolve() }
+    this.#queues.set(key, queue)
+    queue.count += 1
+    const before = queue.last
     const result = untilAborted(before, signal).then(() => task())
-    const last = before.then(() => result.catch(() => undefined))
-    this.#last.set(key, last)
+    queue.last = before.then(() => result.catch(() => undefined))
     try {
       return await result
     } finally {
-      if (this.#last.get(key) === last) this.#last.delete(key)
+      queue.count -= 1
+      if (queue.count === 0) this.#queues.delete(key)
     }
   }
 }

@@ -1,11 +1,13 @@
 import { Readable } from 'node:stream'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { Time } from '../../core/contracts/native-records.ts'
 import { CorralError } from '../../core/errors.ts'
+import { clientSignal } from '../../core/http/client-disconnect.ts'
 import { Given, loose } from '../../core/http/request-fields.ts'
 import { DISK_ERRORS, json, nativeRouter } from '../../core/http/response-schemas.ts'
-import { type ConversationStore, ID_PATTERN } from './conversation-store.ts'
+import { ID_PATTERN } from './conversation-file.ts'
+import type { ConversationStore } from './conversation-store.ts'
 
 const about = {
   id: Type.String(),
@@ -35,10 +37,37 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
 
     route('GET /api/conversations', 'listConversations', 'List stored conversations of the page', {
       description:
-        'Pinned conversations first, then the newest. Each key has its own; callers without a key share theirs.',
-      response: { 200: json('The list', Type.Object({ conversations: Type.Array(ConversationSchema) })) },
-      errors: ['conversations_off'],
-      handler: async ({ caller }) => ({ conversations: await store.list(caller.owner) })
+        'Pinned conversations first, then the newest. Each key has its own; callers without a key share theirs. Searches of one key run one after another: further ones get 429.',
+      querystring: Type.Object({
+        q: Type.Optional(Type.String({ maxLength: 200, description: 'Words that the title or text must contain' })),
+        limit: Type.Optional(
+          Type.String({ pattern: '^([1-9]\\d?|[1-4]\\d\\d|500)$', title: 'a number from 1 to 500', default: '100' })
+        ),
+        offset: Type.Optional(
+          Type.String({
+            pattern: '^\\d{1,9}$',
+            title: 'a number',
+            default: '0',
+            description: 'Number of conversations to skip'
+          })
+        )
+      }),
+      response: {
+        200: json(
+          'A page of the list',
+          Type.Object({
+            conversations: Type.Array(ConversationSchema),
+            total: Type.Integer({ minimum: 0, description: 'Total number of conversations' })
+          })
+        )
+      },
+      errors: ['conversations_off', 'invalid_request'],
+      handler: async (request, reply) => {
+        const { q = '' } = request.query
+        const [limit, offset] = [Number(request.query.limit ?? 100), Number(request.query.offset ?? 0)]
+        const all = await store.list(request.caller.owner, q, clientSignal(reply))
+        return { conversations: all.slice(offset, offset + limit), total: all.length }
+      }
     })
 
     route('GET /api/conversations/:id', 'getConversation', 'Read a conversation', {
@@ -63,7 +92,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
 
     route('PUT /api/conversations/:id', 'putConversation', 'Keep a conversation', {
       description:
-        'Send the `version` it is based on. Without one the conversation must be new. If another tab or machine was faster, the reply is 409 with the current `version`, and with `deleted_at` if the conversation was deleted: sending it with that version restores it.',
+        'Send the version it is based on as `version` or as `If-Match`. Without one the conversation must be new. If another tab or machine was faster, the reply is 409 with the current `version`, and with `deleted_at` if the conversation was deleted: sending it with that version restores it.',
       params,
       audited: false,
       bodySize: 'large',
@@ -72,6 +101,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
           title: Type.String({ maxLength: 500 }),
           pinned: Given(Type.Boolean({ default: false })),
           updated_at: Given(Type.String({ format: 'date-time', description: 'Default is now' })),
+          text: Given(Type.String({ description: 'Searched in addition to the title' })),
           version: Given(Type.Integer({ minimum: 0, description: '0 for a new conversation' })),
           document: Type.Unknown({ description: 'Opaque to the server' })
         },
@@ -80,12 +110,14 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       response: { 200: json('The stored conversation', ConversationSchema) },
       errors: ['conversations_off', 'conversation_not_found', 'conversation_changed', 'over_limit', ...DISK_ERRORS],
       handler: async request => {
-        const { title, pinned, updated_at, version, document } = request.body
+        const { title, pinned, updated_at, text, version, document } = request.body
+        const based = matchOf(request) ?? version ?? 0
         const at = updated_at == null ? new Date() : new Date(updated_at)
-        return await store.put(request.caller.owner, request.params.id, version ?? 0, {
+        return await store.put(request.caller.owner, request.params.id, based, {
           title,
           pinned: pinned ?? false,
           updated_at: at.toISOString(),
+          text: text ?? '',
           document
         })
       }
@@ -111,4 +143,13 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       }
     })
   }
+}
+
+/** Returns the version in `If-Match: "3"`, or undefined without the header. @throws CorralError `invalid_request` */
+function matchOf({ headers }: FastifyRequest): number | undefined {
+  const header = headers['if-match']
+  if (header === undefined) return undefined
+  const digits = /^\s*"?(\d{1,15})"?\s*$/.exec(header)?.[1]
+  if (digits !== undefined) return Number(digits)
+  throw new CorralError('invalid_request', 'If-Match must be a version such as "3".', { param: 'If-Match' })
 }

@@ -8,31 +8,20 @@ import { CorralError, isSystemError } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { setNewest } from '../../core/system/collections.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
-import { type ParsedJson, parseJson, readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
+import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { KeyedQueue } from '../../core/system/keyed-queue.ts'
 import { plural } from '../../core/system/plural.ts'
+import { type ConversationHead, readHead } from './conversation-file.ts'
 
 /** A conversation is rewritten as a whole. */
 const MAX_CONVERSATION_BYTES = 16 * 2 ** 20
 const MAX_TITLE_LENGTH = 500
+/** Searches of one owner that may wait for another. */
+const MAX_WAITING_SEARCHES = 4
 /** Deleted conversations remembered for each owner, so that other browsers do not bring them back. */
 const MAX_TOMBSTONES = 5000
 
-/** Lower case, because some file systems ignore case. */
-export const ID_PATTERN = '^[a-z0-9][a-z0-9_-]{0,63}$'
-
-/** The first line of a conversation's file. Older files also have the text of all messages there. */
-const HeadSchema = Type.Object({
-  format: Type.Literal(1),
-  id: Type.String({ pattern: ID_PATTERN }),
-  title: Type.String(),
-  pinned: Type.Boolean(),
-  updated_at: Type.String(),
-  version: Type.Integer({ minimum: 1 })
-})
-type ConversationHead = Static<typeof HeadSchema>
-
-export interface ListedConversation extends Omit<ConversationHead, 'format'> {
+export interface ListedConversation extends Omit<ConversationHead, 'format' | 'text'> {
   /** Size on disk. */
   size: number
 }
@@ -59,6 +48,7 @@ export class ConversationStore {
   readonly #quota: () => { count: number; bytes: number }
   readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #shelves = new Map<string, Promise<Shelf>>()
+  readonly #searches = new KeyedQueue()
   readonly #changes = new KeyedQueue()
 
   /** @param home folder of all conversations */
@@ -68,12 +58,46 @@ export class ConversationStore {
     this.#log = log
   }
 
-  /** Lists an owner's conversations, pinned ones first, then the newest. */
-  async list(owner: string): Promise<ListedConversation[]> {
-    const { listed } = await this.#shelfOf(owner)
-    return [...listed.values()].sort(
+  /**
+   * Lists an owner's conversations, pinned ones first, then the newest.
+   * @param wanted words that must all be in the title or text; empty for all conversations
+   * @param signal stops the search
+   * @throws CorralError `rate_limited` if too many searches of the owner are waiting
+   */
+  async list(owner: string, wanted: string, signal: AbortSignal): Promise<ListedConversation[]> {
+    const { folder, listed } = await this.#shelfOf(owner)
+    const all = [...listed.values()].sort(
       (a, b) => Number(b.pinned) - Number(a.pinned) || (a.updated_at < b.updated_at ? 1 : -1)
     )
+    const words = wanted.toLowerCase().split(/\s+/).filter(Boolean)
+    if (words.length === 0) return all
+    const waiting = this.#searches.count(owner)
+    if (waiting > MAX_WAITING_SEARCHES) {
+      throw new CorralError(
+        'rate_limited',
+        `${waiting} of your searches are already running or waiting. Try again when they have ended.`,
+        { retryAfter: 2 }
+      )
+    }
+    return await this.#searches.run(owner, async () => {
+      const found: ListedConversation[] = []
+      for (const each of all) if (await this.#hasWords(folder, each, words, signal)) found.push(each)
+      return found
+    })
+  }
+
+  async #hasWords(folder: string, { id, title }: ListedConversation, words: readonly string[], signal: AbortSignal) {
+    const longest = Math.max(...words.map(({ length }) => length))
+    const missing = new Set(words)
+    let before = ''
+    const look = (piece: string) => {
+      const text = before + piece.toLowerCase()
+      for (const word of missing) if (text.includes(word)) missing.delete(word)
+      before = text.slice(-longest)
+    }
+    look(`${title}\n`)
+    if (missing.size > 0) await this.#look(folder, id, look, signal)
+    return missing.size === 0
   }
 
   /**
@@ -195,8 +219,7 @@ export class ConversationStore {
     for (const name of await namesIn(folder)) {
       const id = /^c-(.+)\.json$/.exec(name)?.[1]
       if (id !== undefined) {
-        const file = await openIfThere(join(folder, name))
-        const read = file && (await this.#read(folder, id, file).finally(() => file.close()))
+        const read = await this.#look(folder, id)
         if (read) listed.set(id, read.about)
       }
       // A partly written file, left by a kill.
@@ -210,9 +233,18 @@ export class ConversationStore {
     return { folder, listed, deleted }
   }
 
-  /** Returns the head of a conversation, or undefined if it is unreadable, which is logged. */
-  async #read(folder: string, id: string, file: FileHandle) {
-    const { value, fault } = await readHead(file)
+  /** Returns the head of a conversation, or undefined if it is missing or unreadable, which is logged. */
+  async #look(folder: string, id: string, onText?: (piece: string) => void, signal?: AbortSignal) {
+    const file = await openIfThere(join(folder, fileOf(id)))
+    try {
+      return file && (await this.#read(folder, id, file, onText, signal))
+    } finally {
+      await file?.close()
+    }
+  }
+
+  async #read(folder: string, id: string, file: FileHandle, onText?: (piece: string) => void, signal?: AbortSignal) {
+    const { value, fault } = await readHead(file, onText, signal)
     if (value?.head.id === id) {
       return { about: listedOf(value.head, (await file.stat()).size), documentAt: value.documentAt }
     }
@@ -234,26 +266,10 @@ async function openIfThere(path: string): Promise<FileHandle | undefined> {
 
 const TOMBSTONES = 'deleted.json'
 
-const listedOf = ({ id, title, pinned, updated_at, version }: ConversationHead, size: number): ListedConversation => ({
-  ...{ id, title, pinned, updated_at, version },
+const listedOf = ({ format: _, text: __, ...about }: ConversationHead, size: number): ListedConversation => ({
+  ...about,
   size
 })
-
-const PIECE_BYTES = 64 * 1024
-
-/** Reads the first line of a file. @returns the head, and the offset of the document */
-async function readHead(file: FileHandle): Promise<ParsedJson<{ head: ConversationHead; documentAt: number }>> {
-  const pieces: Buffer[] = []
-  for (let at = 0; ; at += PIECE_BYTES) {
-    const { bytesRead, buffer } = await file.read(Buffer.allocUnsafe(PIECE_BYTES), 0, PIECE_BYTES, at)
-    const piece = buffer.subarray(0, bytesRead)
-    const end = piece.indexOf('\n')
-    pieces.push(end === -1 ? piece : piece.subarray(0, end))
-    if (end === -1 && bytesRead === PIECE_BYTES) continue
-    const { value: head, fault } = parseJson(Buffer.concat(pieces).toString(), HeadSchema)
-    return head ? { value: { head, documentAt: at + end + 1 } } : { fault }
-  }
-}
 
 /** With a prefix, because some names are devices on Windows. */
 const fileOf = (id: string) => `c-${id}.json`

@@ -8,16 +8,22 @@ import { residentMemory } from '../../../scripts/bench/measuring.ts'
 import { type Corral, startCorral } from '../../support/corral.ts'
 import { thorough } from '../../support/thorough.ts'
 
+const NEVER = new AbortController().signal
+
 /** Requests to the conversations of a key, or of callers without one. */
 function client(corral: Corral, key?: string) {
   const authorization = key === undefined ? undefined : `Bearer ${key}`
-  const send = (method: string, path: string, body?: object) =>
-    corral.json(`/api/conversations${path}`, body, { method, headers: { ...(authorization && { authorization }) } })
+  const send = (method: string, path: string, body?: object, headers: Record<string, string> = {}) =>
+    corral.json(`/api/conversations${path}`, body, {
+      method,
+      headers: { ...(authorization && { authorization }), ...headers }
+    })
   return {
-    list: () => send('GET', ''),
+    list: (query = '') => send('GET', query),
     get: (id: string) => send('GET', `/${id}`),
     delete: (id = '') => send('DELETE', id && `/${id}`),
-    put: (id: string, body: object) => send('PUT', `/${id}`, { title: 'A title', document: { messages: [] }, ...body })
+    put: (id: string, body: object, headers?: Record<string, string>) =>
+      send('PUT', `/${id}`, { title: 'A title', document: { messages: [] }, ...body }, headers)
   }
 }
 
@@ -44,13 +50,14 @@ t.test('conversations are separate for each key and survive a kill', async t => 
 
   t.equal((await client(corral).put('one', {})).status, 401)
   const document = { messages: [{ role: 'user', content: 'Grüße an alle' }], odd: [null, 1.5] }
-  const made = await alice.put('one', { title: 'First', document })
+  const made = await alice.put('one', { title: 'First', text: 'Grüße an alle', document })
   t.match(made, { status: 200, body: { id: 'one', title: 'First', version: 1, pinned: false } })
   t.same((await alice.get('one')).body.document, document)
 
   t.comment('other keys neither see nor change it')
   t.match(await bob.get('one'), NOT_FOUND)
-  t.same((await bob.list()).body, { conversations: [] })
+  t.same((await bob.list()).body, { conversations: [], total: 0 })
+  t.same((await bob.list('?q=Grüße')).body.total, 0)
   t.match(await bob.delete('one'), NOT_FOUND)
   t.match(await corral.json('/api/conversations/one', undefined, { local: true }), NOT_FOUND, 'not even an admin')
   t.equal((await bob.put('one', { title: "Bob's" })).status, 200)
@@ -65,7 +72,8 @@ t.test('conversations are separate for each key and survive a kill', async t => 
   t.same(races.map(({ status }) => status).sort(), [200, ...Array(19).fill(409)])
   const winner = races.find(({ status }) => status === 200)!.body
   t.match((await alice.get('one')).body, { title: winner.title, version: 2 })
-  t.match(await alice.put('one', { title: 'Third', version: 2 }), { status: 200, body: { version: 3 } })
+  t.match(await alice.put('one', { title: 'Third' }, { 'if-match': '"2"' }), { status: 200, body: { version: 3 } })
+  t.equal((await alice.put('one', {}, { 'if-match': 'W/"x"' })).status, 400)
 
   t.comment('invalid ids')
   for (const id of ['..%2F..%2Fkeys', '.hidden', 'UPPER', 'a'.repeat(65), '%00', 'a%2Fb', '-x', 'ä']) {
@@ -75,18 +83,22 @@ t.test('conversations are separate for each key and survive a kill', async t => 
   }
   t.ok(existsSync(join(home, 'keys.json')))
 
-  t.comment('lists')
+  t.comment('lists, pages and searches')
   for (const [id, at, pinned] of [
     ['two', 2, false],
     ['con', 3, false],
     ['nul', 1, true]
   ] as const) {
     const updated_at = `2026-01-0${at}T00:00:00Z`
-    const reply = await alice.put(id, { title: `No. ${at}`, updated_at, pinned })
+    const reply = await alice.put(id, { title: `No. ${at}`, text: `Number ${at} of MANY`, updated_at, pinned })
     t.equal(reply.status, 200)
   }
-  const ids = async () => (await alice.list()).body.conversations.map(({ id }: { id: string }) => id)
+  const ids = async (query = '') => (await alice.list(query)).body.conversations.map(({ id }: { id: string }) => id)
   t.same(await ids(), ['nul', 'one', 'con', 'two'])
+  t.same(await ids('?limit=2&offset=1'), ['one', 'con'])
+  t.same(await ids('?q=many+NUMBER'), ['nul', 'con', 'two'])
+  t.same(await ids('?q=no.%203'), ['con'])
+  t.equal((await alice.list('?limit=0')).status, 400)
 
   t.comment('a browser with an old version cannot bring a deleted conversation back')
   t.equal((await alice.put('old', {})).status, 200)
@@ -96,7 +108,7 @@ t.test('conversations are separate for each key and survive a kill', async t => 
 
   t.comment('quotas')
   const overLimit = (limit: string) => ({ status: 400, body: { code: 'over_limit', limit } })
-  t.equal((await alice.put('five', { document: 'x'.repeat(50_000) })).status, 200)
+  t.equal((await alice.put('five', { text: 'x'.repeat(50_000) })).status, 200)
   t.match(await alice.put('six', {}), overLimit('web.conversation_count'))
   const large = { version: 1, document: 'x'.repeat(60_000) }
   t.match(await alice.put('two', large), overLimit('web.conversation_bytes'))
@@ -108,7 +120,7 @@ t.test('conversations are separate for each key and survive a kill', async t => 
   let version = 1
   const sent: Promise<unknown>[] = []
   for (let at = 0; at < 30; at++) {
-    const reply = alice.put('two', { version: at + 1, document: 'y'.repeat(30_000) })
+    const reply = alice.put('two', { version: at + 1, text: 'y'.repeat(30_000) })
     const note = ({ body }: { body: { version?: number } }) => {
       version = Math.max(version, body.version ?? 0)
     }
@@ -135,42 +147,59 @@ t.test('conversations are separate for each key and survive a kill', async t => 
 
   t.comment('deleting all conversations, and revoking a key')
   t.match(await client(corral, bobKey).delete(), { body: { status: 'deleted', count: 2 } })
-  t.equal((await ids()).length, 5)
+  t.equal((await alice.list()).body.total, 5)
   t.equal((await corral.json('/api/keys/alice', undefined, { method: 'DELETE', local: true })).status, 200)
   const again = client(corral, await newKey('alice'))
-  t.equal((await again.list()).body.conversations.length, 0, 'a new key with the same name starts empty')
+  t.equal((await again.list()).body.total, 0, 'a new key with the same name starts empty')
 })
 
-t.test('unread replies of large conversations need little memory', thorough, async t => {
+t.test('searches and replies of large conversations need little memory', thorough, async t => {
   const corral = await startCorral(t, { config: 'web:\n  conversations: server\n' })
   const { put } = client(corral)
-  const long = 'lorem ipsum '.repeat((5 * 2 ** 20) / 12)
-  for (let at = 0; at < 4; at++) t.equal((await put(`c${at}`, { document: long })).status, 200)
-  const before = residentMemory(corral.process.pid!)
-  const { port } = new URL(corral.url)
-  const sockets = Array.from({ length: 40 }, (_, at) => {
-    const socket = connect(Number(port), '127.0.0.1').on('error', () => undefined)
-    socket.write(`GET /api/conversations/c${at % 4} HTTP/1.1\r\nHost: localhost\r\n\r\n`)
-    return socket.once('readable', () => undefined).pause()
+  const MIB = 2 ** 20
+  const long = 'lorem ipsum '.repeat((5 * MIB) / 12)
+  for (let at = 0; at < 4; at++) {
+    t.equal((await put(`c${at}`, { text: `${long}needle${at}`, document: long })).status, 200)
+  }
+  /** Measures by how many MiB the memory of the server grows at most during some work. */
+  const memoryWhile = async (work: () => Promise<void>) => {
+    const rss = residentMemory(corral.process.pid!)
+    let most = rss
+    const timer = setInterval(() => {
+      most = Math.max(most, residentMemory(corral.process.pid!))
+    }, 20)
+    await work()
+    clearInterval(timer)
+    return most - rss
+  }
+  const search = (words: string) => corral.send(`/api/conversations?q=${words}`)
+  const one = await memoryWhile(async () => {
+    t.match(await (await search('ipsum+needle3')).json(), { conversations: [{ id: 'c3' }], total: 1 })
   })
-  await Promise.all(sockets.map(socket => once(socket, 'readable')))
-  const unread = residentMemory(corral.process.pid!) - before
-  for (const socket of sockets) socket.destroy()
+  const many = await memoryWhile(async () => {
+    const replies = await Promise.all(Array.from({ length: 60 }, () => search('zzzz')))
+    const refused = replies.filter(({ status }) => status === 429)
+    t.ok(refused.length >= 50 && refused.length < 60, `${refused.length} of 60 are refused`)
+    t.ok(refused.every(({ headers }) => Number(headers.get('retry-after')) > 0))
+    for (const reply of replies) await reply.text()
+  })
+  t.ok(many < one + 64, `${Math.round(many)} MiB for 60 searches, ${Math.round(one)} for one`)
+  t.equal((await search('needle0')).status, 200, 'later searches are answered')
+
+  const unread = await memoryWhile(async () => {
+    const { port } = new URL(corral.url)
+    const sockets = Array.from({ length: 40 }, (_, at) => {
+      const socket = connect(Number(port), '127.0.0.1').on('error', () => undefined)
+      socket.write(`GET /api/conversations/c${at % 4} HTTP/1.1\r\nHost: localhost\r\n\r\n`)
+      return socket.once('readable', () => undefined).pause()
+    })
+    await Promise.all(sockets.map(socket => once(socket, 'readable')))
+    await search('needle1')
+    for (const socket of sockets) socket.destroy()
+  })
   t.ok(unread < 100, `${Math.round(unread)} MiB for 40 unread replies of 5 MiB`)
   t.equal((await corral.json('/api/conversations/c2')).body.document, long)
   t.equal((await corral.send('/api/conversations/c2', undefined, { method: 'HEAD' })).status, 200)
-})
-
-t.test('a file with the text of its messages in the first line can be read', async t => {
-  const about = { id: 'old', title: 'Old', pinned: false, updated_at: '2026-01-01T00:00:00.000Z', version: 3 }
-  for (const text of ['', 'x'.repeat(65_400), 'ü'.repeat(100_000)]) {
-    const content = `${JSON.stringify({ format: 1, ...about, text })}\n{"a":[1]}\n`
-    const home = t.testdir({ 'key-1': { 'c-old.json': content } })
-    const store = new ConversationStore(home, () => ({ count: 10, bytes: 1e9 }), { error() {} })
-    t.same(await store.list('key:1'), [{ ...about, size: Buffer.byteLength(content) }])
-    const { document } = await store.get('key:1', 'old')
-    t.equal((await document.toArray()).join(''), '{"a":[1]}')
-  }
 })
 
 t.test('an unusable file is reported and left unchanged', async t => {
@@ -178,13 +207,14 @@ t.test('an unusable file is reported and left unchanged', async t => {
   const errors: string[] = []
   const log = { error: (_: unknown, text: string) => errors.push(text) } as never
   const store = new ConversationStore(home, () => ({ count: 10, bytes: 1e9 }), log)
-  t.same(await store.list('key:1'), [])
+  t.same(await store.list('key:1', '', NEVER), [])
   t.equal(errors.length, 2)
   t.equal(readFileSync(join(home, 'key-1', 'c-bad.json'), 'utf8'), '{"format":2}\n{}\n')
   const next = {
     title: '',
     pinned: false,
     updated_at: '2026-01-01T00:00:00.000Z',
+    text: '',
     document: 'z'.repeat(17 * 2 ** 20)
   }
   await t.rejects(store.put('key:1', 'large', 0, next), { code: 'over_limit' })

@@ -85,7 +85,13 @@ type Attempt = (work: Promise<unknown>) => Promise<unknown>
 
 /** @throws ApiError if the server returns no list */
 async function takeFromServer(attempt: Attempt): Promise<void> {
-  const { conversations: kept } = await ask<{ conversations: ListedConversation[] }>('GET', 'api/conversations')
+  const kept: ListedConversation[] = []
+  for (let total = 1; kept.length < total; ) {
+    const path = `api/conversations?limit=500&offset=${kept.length}`
+    const page = await ask<{ conversations: ListedConversation[]; total: number }>('GET', path)
+    kept.push(...page.conversations)
+    total = page.conversations.length === 0 ? 0 : page.total
+  }
   const there = new Set(kept.map(({ id }) => id))
   for (const [id, entry] of Object.entries(seen)) {
     if (there.has(id) || entry.isDeleted) continue
@@ -140,11 +146,12 @@ async function putOne(id: string, version: number): Promise<void> {
   const document = await readChat(id)
   // Does not store chats without messages, or chats with an unfinished answer until it ends.
   if (!document || document.messages.length === 0 || document.messages.some(isUnderWay)) return
-  const { chat } = document
+  const { chat, messages } = document
   const body = {
     title: chat.title,
     pinned: chat.pinned ?? false,
     updated_at: new Date(chat.updatedAt).toISOString(),
+    text: messages.map(({ content }) => content).join('\n'),
     version,
     document
   }
