@@ -8,6 +8,13 @@ import { sendContinue } from './long-upload.ts'
 
 /* Reads bodies as they arrive. */
 
+/** An upload that `paced` watches. */
+export interface ArrivingUpload {
+  received: number
+  /** Aborted with the reason if it must end, for example to make room for another client. */
+  readonly ended: AbortSignal
+}
+
 /** Bytes per second below which an upload is aborted after `limits.upload_stall`; a seventh of a telephone line. */
 const MIN_PACE = 1000
 
@@ -15,27 +22,30 @@ const MIN_PACE = 1000
  * Passes on the pieces of a body as long as they arrive in time. A client may be silent for `stall` milliseconds in
  * total, and each byte adds time. Corral's own processing time does not count.
  * @param stall 0 is unlimited
- * @throws CorralError `over_limit` that names the limit; the signal's reason
+ * @throws CorralError `over_limit` that names the limit; the reason of `upload.ended`
  */
-export async function* paced(body: AsyncIterable<Buffer>, stall: number, signal: AbortSignal): AsyncGenerator<Buffer> {
+export async function* paced(
+  body: AsyncIterable<Buffer>,
+  stall: number,
+  upload: ArrivingUpload
+): AsyncGenerator<Buffer> {
   const pieces = body[Symbol.asyncIterator]()
-  let received = 0
   let allowance = stall
   let fail: (error: unknown) => void = () => {}
   const failed = new Promise<never>((_, reject) => {
     fail = reject
   })
   failed.catch(() => {})
-  const onEnd = () => fail(signal.reason)
-  signal.addEventListener('abort', onEnd, { once: true })
+  const onEnd = () => fail(upload.ended.reason)
+  upload.ended.addEventListener('abort', onEnd, { once: true })
   try {
     for (;;) {
       const asked = performance.now()
-      const timer = stall > 0 ? setTimeout(() => fail(stalled(stall, received)), allowance) : undefined
+      const timer = stall > 0 ? setTimeout(() => fail(stalled(stall, upload.received)), allowance) : undefined
       try {
         const { value, done } = await Promise.race([pieces.next(), failed])
         if (done) return
-        received += value.length
+        upload.received += value.length
         const waited = performance.now() - asked
         allowance = Math.min(stall, allowance - waited + (value.length / MIN_PACE) * 1000)
         yield value
@@ -44,7 +54,7 @@ export async function* paced(body: AsyncIterable<Buffer>, stall: number, signal:
       }
     }
   } finally {
-    signal.removeEventListener('abort', onEnd)
+    upload.ended.removeEventListener('abort', onEnd)
     // Not awaited: it settles with the piece that never came.
     void pieces.return?.()
   }

@@ -54,10 +54,15 @@ t.test('two hundred stalled uploads leave turns for another client', async t => 
   t.equal(listBlobs(corral).length, 2, 'one client gets half of the turns')
   t.equal(await sendWhole(t, corral, 'honest', { from: '127.0.0.2' }), '201')
 
+  // Two clients now have all turns, and a third needs a single one.
+  const more = Array.from({ length: 10 }, () => begin(t, corral, { from: '127.0.0.3' }))
+  await until('all turns are taken', () => listBlobs(corral).filter(name => name.endsWith('.part')).length === 4)
+  t.equal(await sendWhole(t, corral, 'honest too', { from: '127.0.0.2' }), '201')
+  t.equal([...hostile, ...more].filter(upload => /ended so that another client/.test(upload.got)).length, 1)
   const { body } = await corral.json('/api/tags')
   t.equal(body.models.length, 1, 'all other requests are answered')
 
-  for (const socket of hostile) socket.destroy()
+  for (const socket of [...hostile, ...more]) socket.destroy()
   await until('nothing of them remains', () => listBlobs(corral).every(name => name.startsWith('sha256-')), 20_000)
   const descriptors = () => readdirSync(`/proc/${corral.process.pid}/fd`).length
   await until('no connection remains', () => descriptors() < 60, 20_000)
@@ -120,34 +125,40 @@ t.test('unused files take a limited part of the disk', thorough, async t => {
 })
 
 t.test('the next turn goes to the client with the fewest uploads', async t => {
-  const turns = new UploadSlots(4)
+  let now = 0
+  const turns = new UploadSlots(4, () => now)
   const signal = new AbortController().signal
   const take = (turn: string, given = signal) => turns.take({ turn }, given)
   const settled: string[] = []
   const note = async (turn: string) => {
-    const release = await take(turn)
+    const upload = await take(turn)
     settled.push(turn)
-    return release
+    return upload
   }
   const [a1, a2] = [await take('a'), await take('a')]
   const a3 = note('a')
-  await take('b')
-  await take('b')
+  const [b1] = [await take('b'), await take('b')]
+  a1.received = 1e9
+  b1.received = 1e9
+  now = 10_000
   const leaving = new AbortController()
   const abandoned = take('a', leaving.signal)
   leaving.abort(new Error('abandoned'))
   t.equal((await failure(abandoned)).message, 'abandoned')
 
   const c1 = note('c')
-  a2()
-  const releaseC = await c1
+  t.match(a2.ended.reason, { code: 'rate_limited' }, 'the slowest upload of a client with several')
+  t.notOk(a1.ended.aborted)
+  a2.release()
+  a2.release()
+  await c1
   t.same(settled, ['c'], 'before a client that asked earlier and has one')
   const d1 = note('d')
   await sleep(1)
   t.same(settled, ['c'])
-  releaseC()
+  ;(await c1).release()
   await d1
-  a1()
+  a1.release()
   await a3
   t.same(settled, ['c', 'd', 'a'])
 

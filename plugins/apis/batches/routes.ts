@@ -232,7 +232,7 @@ async function receiveForm(
       kept = files.receive(request.caller, file, { length: Number(length ?? 0), form: settings })
       kept.catch(error => failed.abort(error))
     })
-    await pipeline(paced(arriving(request), stall, signal), form, { signal })
+    await pipeline(paced(arriving(request), stall, { received: 0, ended: signal }), form, { signal })
   }
   const whole = read().catch(error => {
     signal.throwIfAborted()

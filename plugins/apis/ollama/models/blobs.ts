@@ -6,15 +6,13 @@ import { Type } from 'typebox'
 import type { Caller } from '../../../../core/contracts/callers.ts'
 import type { Storage } from '../../../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../../../core/errors.ts'
-import { arriving, endUpload, paced } from '../../../../core/http/arriving-body.ts'
+import { type ArrivingUpload, arriving, endUpload, paced } from '../../../../core/http/arriving-body.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { removeUploadTimeout } from '../../../../core/http/long-upload.ts'
-import { Text } from '../../../../core/http/request-fields.ts'
 import { DISK_ERRORS, nativeRouter } from '../../../../core/http/response-schemas.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { diskRefusal, requireSpace } from '../../../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../../../core/system/folder-names.ts'
-import { addTo } from '../../../../core/system/open-tables.ts'
 
 const DAY = 24 * 3_600_000
 const PART = /^[0-9a-f]{32}\.(?:part|work)$/
@@ -228,10 +226,10 @@ export function parseDigest(text: string, param: string): string {
 
 const invalid = (message: string, param = 'digest') => new CorralError('invalid_request', message, { param })
 
-const params = Type.Object({ digest: Text('sha256:<64 hex digits>') })
+const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex digits>' }) })
 const empty = (description: string) => ({ description, content: {} })
 
-export function blobRoutes(app: FastifyInstance, blobs: BlobStore, slots: UploadSlots, stall: number): void {
+export function blobRoutes(app: FastifyInstance, blobs: BlobStore, turns: UploadSlots, stall: number): void {
   const route = nativeRouter(app, 'Models')
   // Accepts bodies of any size and type, and reads them as they arrive.
   app.removeAllContentTypeParsers()
@@ -239,6 +237,8 @@ export function blobRoutes(app: FastifyInstance, blobs: BlobStore, slots: Upload
   route('HEAD /blobs/:digest', 'findBlob', 'Check whether a file is stored here', {
     role: 'operator',
     params,
+    description:
+      'Reveals whether any client uploaded this file or a model contains it, to anyone who knows its digest.',
     response: { 200: empty('The file is here'), 404: empty('The file is not here') },
     errors: ['invalid_request'],
     handler: async ({ params }, reply) => {
@@ -247,6 +247,7 @@ export function blobRoutes(app: FastifyInstance, blobs: BlobStore, slots: Upload
   })
   route('POST /blobs/:digest', 'storeBlob', 'Upload a file to create a model from', {
     role: 'operator',
+    description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
     consumes: ['application/octet-stream'],
     bodySize: 'streamed',
     params,
@@ -257,15 +258,13 @@ export function blobRoutes(app: FastifyInstance, blobs: BlobStore, slots: Upload
       if (await blobs.has(sha256)) return await reply.code(200).send()
       removeUploadTimeout(request.raw)
       reply.raw.once('finish', () => endUpload(request.raw))
-      const signal = clientSignal(reply)
-      const { caller, headers } = request
-      const release = await slots.take(caller, signal)
+      const upload = await turns.take(request.caller, clientSignal(reply))
       try {
-        const length = headers['content-length']
-        const body = paced(arriving(request), stall, signal)
-        await blobs.write(sha256, body, length === undefined ? undefined : Number(length), caller.turn)
+        const length = request.headers['content-length']
+        const body = paced(arriving(request), stall, upload)
+        await blobs.write(sha256, body, length === undefined ? undefined : Number(length), upload.turn)
       } finally {
-        release()
+        upload.release()
       }
       return await reply.code(201).send()
     }
@@ -274,59 +273,86 @@ export function blobRoutes(app: FastifyInstance, blobs: BlobStore, slots: Upload
 
 /** Maximum number of waiting uploads, per client and in total. Ollama's command line sends one per processor core. */
 const MAX_QUEUED = { ofClient: 64, all: 256 }
+/** Bytes per second. A slower upload may be ended to free its slot for a client without one. */
+const SLOW_BYTES_PER_SECOND = 64_000
+
+interface Upload extends ArrivingUpload {
+  readonly turn: string
+  readonly begun: number
+  /** Must be called exactly once, when the upload ends. */
+  release(): void
+}
+
+interface RunningUpload extends Upload {
+  end(error: CorralError): void
+}
 
 /**
- * Decides which uploads run, at most `limits.uploads` at a time and half of them for one client. A free slot goes to
- * the waiting client with the fewest uploads. Ties go to the request that waited longest.
+ * Decides which uploads run, at most `limits.uploads` at a time:
+ *
+ * 1. A client gets at most half of the slots.
+ * 2. A free slot goes to the waiting client with the fewest uploads. Ties go to the request that waited longest.
+ * 3. If no slot is free and a client without an upload waits, the slowest upload of the busiest client is ended,
+ *    provided it is so slow that it may only be holding the slot.
+ * 4. A client with too many waiting uploads is refused.
  */
 export class UploadSlots {
   readonly #most: number
-  /** The number of running uploads of each client. */
-  readonly #running = new Map<string, number>()
+  readonly #now: () => number
+  readonly #running = new Set<RunningUpload>()
   readonly #waiting: { turn: string; start: () => void }[] = []
 
-  constructor(most: number) {
+  constructor(most: number, now = () => performance.now()) {
     this.#most = most
+    this.#now = now
   }
 
-  /**
-   * Resolves when the upload may start.
-   * @returns a function to call once when it has ended
-   * @throws CorralError `rate_limited` if too many are waiting, or the signal's reason
-   */
-  async take({ turn }: Pick<Caller, 'turn'>, signal: AbortSignal): Promise<() => void> {
+  /** Resolves when the upload may start. @throws CorralError `rate_limited`, or the signal's reason */
+  async take({ turn }: Pick<Caller, 'turn'>, signal: AbortSignal): Promise<Upload> {
     signal.throwIfAborted()
-    if (this.#mayRun(turn)) addTo(this.#running, turn, 1)
-    else await this.#wait(turn, signal)
-    return () => {
-      addTo(this.#running, turn, -1)
-      this.#next()
-    }
-  }
-
-  async #wait(turn: string, signal: AbortSignal): Promise<void> {
+    if (this.#mayRun(turn)) return this.#begin(turn)
     const ofClient = this.#waiting.filter(other => other.turn === turn).length
     if (ofClient >= MAX_QUEUED.ofClient || this.#waiting.length >= MAX_QUEUED.all) throw tooMany(this.#most)
-    await new Promise<void>((resolve, reject) => {
-      const entry = { turn, start: resolve }
+    return await new Promise<Upload>((resolve, reject) => {
+      const start = () => {
+        signal.removeEventListener('abort', leave)
+        resolve(this.#begin(turn))
+      }
+      const entry = { turn, start }
       const leave = () => {
-        const at = this.#waiting.indexOf(entry)
-        if (at === -1) return
-        this.#waiting.splice(at, 1)
+        this.#waiting.splice(this.#waiting.indexOf(entry), 1)
         reject(signal.reason)
       }
       this.#waiting.push(entry)
       signal.addEventListener('abort', leave, { once: true })
+      this.#makeRoom(turn)
     })
   }
 
+  #begin(turn: string): Upload {
+    const controller = new AbortController()
+    const upload: RunningUpload = {
+      turn,
+      received: 0,
+      begun: this.#now(),
+      ended: controller.signal,
+      end: error => controller.abort(error),
+      release: () => {
+        if (this.#running.delete(upload)) this.#next()
+      }
+    }
+    this.#running.add(upload)
+    return upload
+  }
+
   #countFor(turn: string): number {
-    return this.#running.get(turn) ?? 0
+    let count = 0
+    for (const upload of this.#running) if (upload.turn === turn) count++
+    return count
   }
 
   #mayRun(turn: string): boolean {
-    const all = [...this.#running.values()].reduce((sum, count) => sum + count, 0)
-    return all < this.#most && this.#countFor(turn) < Math.ceil(this.#most / 2)
+    return this.#running.size < this.#most && this.#countFor(turn) < Math.ceil(this.#most / 2)
   }
 
   #next(): void {
@@ -334,8 +360,21 @@ export class UploadSlots {
     const [first] = able.sort((a, b) => this.#countFor(a.turn) - this.#countFor(b.turn))
     if (!first) return
     this.#waiting.splice(this.#waiting.indexOf(first), 1)
-    addTo(this.#running, first.turn, 1)
     first.start()
+  }
+
+  #makeRoom(turn: string): void {
+    if (this.#running.size < this.#most || this.#countFor(turn) > 0) return
+    const pace = ({ received, begun }: Upload) => received / Math.max(1, (this.#now() - begun) / 1000)
+    const slow = [...this.#running].filter(
+      upload => !upload.ended.aborted && this.#countFor(upload.turn) > 1 && pace(upload) < SLOW_BYTES_PER_SECOND
+    )
+    const [slowest] = slow.sort((a, b) => this.#countFor(b.turn) - this.#countFor(a.turn) || pace(a) - pace(b))
+    slowest?.end(
+      new CorralError('rate_limited', 'This slow upload ended so that another client can send a file. Send it again.', {
+        retryAfter: 30
+      })
+    )
   }
 }
 
