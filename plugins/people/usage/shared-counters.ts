@@ -11,11 +11,19 @@ const RETRY_INTERVAL_MS = 1000
 /** How long daily counts are kept after the day, since the clocks of several servers differ (seconds). */
 const EXTRA_LIFETIME_SECONDS = 600
 
+interface Debt {
+  readonly budget: Budget
+  amount: number
+  /** When the debt expires, in milliseconds since the epoch. */
+  readonly until: number
+}
+
 /**
  * Counts budgets for all servers that share a Redis or Valkey.
  *
  * Requests continue while Redis does not answer, and each server counts on its own. Budgets share capacity among people
- * who have keys, and must not stop all of them. During that time each server allows at most one whole budget.
+ * who have keys, and must not stop all of them. During that time each server allows at most one whole budget. The
+ * counts are added to Redis when it answers again.
  *
  * @param url as `redis://…` or `rediss://…`
  * @param local counters of this server
@@ -40,12 +48,14 @@ export async function sharedCounters(
     storeClient: client,
     keyPrefix: 'corral'
   })
+  const debts = new Map<string, Debt>()
   let looking: NodeJS.Timeout | undefined
   let lastFault = ''
 
-  async function count({ place, window }: Budget, amount: number): Promise<Count> {
-    const key = window === DAY ? `${place} ${dateOf(Date.now())}` : place
-    const customDuration = window === DAY ? DAY + EXTRA_LIFETIME_SECONDS : MINUTE
+  const keyOf = ({ place, window }: Budget) => (window === DAY ? `${place} ${dateOf(Date.now())}` : place)
+
+  async function count(key: string, budget: Budget, amount: number): Promise<Count> {
+    const customDuration = budget.window === DAY ? DAY + EXTRA_LIFETIME_SECONDS : MINUTE
     const found = await inTime(amount === 0 ? limiter.get(key) : limiter.penalty(key, amount, { customDuration }))
     // A minute that has not started is unused.
     if (!found) return { used: 0, reset: MINUTE * 1000 }
@@ -62,12 +72,30 @@ export async function sharedCounters(
   }
 
   async function comeBack(): Promise<void> {
-    const isBack = await inTime(client.ping()).catch(() => undefined)
-    if (isBack === undefined || !looking) return
+    try {
+      await inTime(client.ping())
+      for (const [key, { budget, amount, until }] of debts) {
+        debts.delete(key)
+        if (performance.now() > until) continue
+        await count(key, budget, amount).catch(error => {
+          owe(key, budget, amount)
+          throw error
+        })
+      }
+    } catch {
+      return
+    }
+    if (!looking) return
     clearInterval(looking)
     looking = undefined
     lastFault = ''
-    log.info(`The Redis at ${where} answers again.`)
+    log.info(`The Redis at ${where} answers again. Counts made in the meantime are added to it.`)
+  }
+
+  function owe(key: string, budget: Budget, amount: number): void {
+    const debt = debts.get(key)
+    if (debt) debt.amount += amount
+    else debts.set(key, { budget, amount, until: performance.now() + budget.window * 1000 })
   }
 
   client.on('error', error => {
@@ -76,14 +104,18 @@ export async function sharedCounters(
   await client.connect().catch(goOnAlone)
   return {
     async add(budget, amount) {
+      const key = keyOf(budget)
+      const own = local.add(budget, 0)
       if (!looking) {
         try {
-          const found = await count(budget, amount)
-          return budget.window === DAY ? { used: found.used, reset: local.add(budget, 0).reset } : found
+          const found = await count(key, budget, amount)
+          return budget.window === DAY ? { used: found.used, reset: own.reset } : found
         } catch (error) {
           goOnAlone(error)
         }
       }
+      if (amount === 0) return own
+      owe(key, budget, amount)
       return local.add(budget, amount)
     },
     async close() {
