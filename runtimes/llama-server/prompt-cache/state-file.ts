@@ -63,13 +63,15 @@ export async function readParts(path: string, kind: StateKind): Promise<CachePar
     const header = await wordsAt(file, 0, 3)
     if (!header || header[0] !== MAGIC || !VERSIONS.includes(header[1]!)) return undefined
     const at = HEADER + 4 * header[2]!
+    if (kind === 'full') {
+      const part = await readLastPart(file, at, size)
+      return part && [part]
+    }
     if (kind === 'recurrent' && (await endOfStates(file, at, size)) === size) return []
     const all = (await readPart(file, at))?.part
-    if (!all) return undefined
-    if (kind === 'full') return all.end === size ? [all] : undefined
-    if (kind === 'recurrent') return (await endOfStates(file, all.end, size)) === size ? [all] : undefined
-    const window = (await readPart(file, all.end))?.part
-    return window?.end === size ? [all, window] : undefined
+    if (kind === 'recurrent') return all && (await endOfStates(file, all.end, size)) === size ? [all] : undefined
+    const window = all && (await readPart(file, all.end))?.part
+    return window?.end === size ? [all!, window] : undefined
   })
 }
 
@@ -86,15 +88,31 @@ async function endOfStates(file: FileHandle, from: number, size: number): Promis
   return at
 }
 
-/** Reads a part with all its rows. Returns undefined if it is not as described above. */
-async function readPart(file: FileHandle, streamsAt: number) {
+/** Reads the part at the end of a file, regardless of its cells. */
+async function readLastPart(file: FileHandle, streamsAt: number, size: number): Promise<CachePart | undefined> {
+  const found = await findStream(file, streamsAt)
+  if (!found) return undefined
+  const { streams, stream, cellsAt } = found
+  const after = streams - 1 - stream
+  const rest = await wordsAt(file, size - 4 * after, after)
+  if (!rest || rest.some(count => count > 0)) return undefined
+  return { streamsAt, streams, cellsAt, cellsEnd: size - 4 * after, end: size }
+}
+
+async function findStream(file: FileHandle, streamsAt: number) {
   const streams = (await wordsAt(file, streamsAt, 1))?.[0]
   if (!streams || streams > MAX_STREAMS) return undefined
   const counts = await wordsAt(file, streamsAt + 4, streams)
   const stream = counts?.findIndex(count => count > 0) ?? -1
   if (stream < 0) return undefined
-  const count = counts![stream]!
-  const cellsAt = streamsAt + 4 + 4 * stream
+  return { streams, stream, count: counts![stream]!, cellsAt: streamsAt + 4 + 4 * stream }
+}
+
+/** Reads a part with all its rows. Returns undefined if it is not as described above. */
+async function readPart(file: FileHandle, streamsAt: number) {
+  const found = await findStream(file, streamsAt)
+  if (!found) return undefined
+  const { streams, stream, count, cellsAt } = found
   let size = 0
   let words: Uint32Array | undefined
   for (size of CELLS) {

@@ -295,12 +295,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
         verified.set(state, getMark(await stat(pathOf(state))))
         states.set(state.id, state)
         for (const old of findEarlierTurns(state)) if (old.crc32 === undefined) await remove(old)
-        if (states.size > MAX_STATES) {
-          const all = [...states.values()]
-          const budget = all.reduce((sum, { bytes }) => sum + bytes, 0)
-          const { owner } = state
-          for (const least of chooseEvicted(all, 1, { owner, added: 0, budget, now: Date.now() })) await remove(least)
-        }
+        if (states.size > MAX_STATES) await remove(findOldest([...states.values()]))
         await makeRoom(state.tier, 0, state.owner)
       }),
 
@@ -346,4 +341,12 @@ const getMark = ({ size, ctimeMs }: Stats) => `${size} ${ctimeMs}`
 function noFolder(error: unknown): never[] {
   if (isSystemError(error, 'ENOENT')) return []
   throw error
+}
+
+/** Finds the oldest state of the owner with most states, so that no owner loses states because others have many. */
+function findOldest(states: readonly SavedState[]): SavedState {
+  const counts = new Map<string, number>()
+  for (const { owner } of states) counts.set(owner, (counts.get(owner) ?? 0) + 1)
+  const [most] = [...counts].reduce((one, other) => (other[1] > one[1] ? other : one))
+  return states.filter(({ owner }) => owner === most).reduce((one, other) => (other.usedAt < one.usedAt ? other : one))
 }

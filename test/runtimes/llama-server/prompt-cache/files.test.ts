@@ -78,7 +78,7 @@ t.test('the prompt cache reads, checks and rewrites the files of slots', async t
     await t.rejects(rewriteForStreams(third, join(dir, 'late'), parts, 2, late), { message: 'no time' })
   }
 
-  t.ok(await readParts(write('d', Buffer.concat([words(0x67677371, 2, 3, 5, 6, 7), part()])), 'full'), 'version 2')
+  t.ok(await readParts(write('d', words(0x67677371, 2, 3, 5, 6, 7, 1, 3, 1, 2, 3)), 'full'), 'version 2')
   t.same(await readParts(write('r', stateFile([STATES])), 'recurrent'), [], 'without attention there are no streams')
   for (const [name, rest] of [
     ['no states', words(9)],
