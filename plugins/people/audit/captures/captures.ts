@@ -10,7 +10,7 @@ import { CorralError, errorMessage, isSystemError } from '../../../../core/error
 import { Loose, Text, Titled } from '../../../../core/http/request-fields.ts'
 import { within } from '../../../../core/plugins/plugin-error.ts'
 import { readJsonFile, writeJsonFile } from '../../../../core/system/json-file.ts'
-import { AnswerText, shortCopy } from './captured-text.ts'
+import { AnswerText, boundedCopy, type CopyBudget } from './bounded-copy.ts'
 
 /*
  * An admin can have requests and answers recorded for a limited time. Captured answers carry a header, and the log says
@@ -19,6 +19,9 @@ import { AnswerText, shortCopy } from './captured-text.ts'
 
 export const CAPTURED_HEADER = 'x-corral-captured'
 const MAX_ACTIVE = 16
+const MAX_LENGTH = 2 ** 20
+/** Maximum characters that unfinished requests may hold in memory together. */
+const MAX_HELD = 64 * 2 ** 20
 /** How long plugins may take to filter a record, in milliseconds. */
 const FILTER_TIME = 10_000
 const DAY = 86_400_000
@@ -87,8 +90,10 @@ interface ActiveCapture {
 interface CapturedRequest {
   by: ActiveCapture[]
   hooked: HookedRequest
-  body: ReturnType<typeof shortCopy>
+  body: unknown
   answer: AnswerText
+  budget: CopyBudget
+  held: number
 }
 
 export interface CaptureOptions {
@@ -112,6 +117,7 @@ export class Captures {
   readonly #options: CaptureOptions
   readonly #all = new Map<string, ActiveCapture>()
   readonly #going = new Map<FastifyRequest, CapturedRequest>()
+  #held = 0
   #working: Promise<unknown> = Promise.resolve()
   #sweeping: NodeJS.Timeout | undefined
   keep: number
@@ -247,7 +253,14 @@ export class Captures {
     )
     if (by.length === 0) return
     reply.header(CAPTURED_HEADER, '1')
-    this.#going.set(request, { by, hooked, body: shortCopy(body), answer: new AnswerText() })
+    const room = Math.min(MAX_LENGTH, (MAX_HELD - this.#held) / 2)
+    const budget: CopyBudget = { left: room, cut: false }
+    const copy = boundedCopy(body, budget)
+    // Reserves the same amount for the answer, which must not depend on how much the request used.
+    const held = 2 * room
+    budget.left = room
+    this.#held += held
+    this.#going.set(request, { by, hooked, body: copy, answer: new AnswerText(budget), budget, held })
   }
 
   readonly #leased = ({ reply }: HookedRequest): void => reply && this.#going.get(reply.request)?.answer.reset()
@@ -260,11 +273,14 @@ export class Captures {
     const going = this.#going.get(request)
     if (!going) return
     this.#going.delete(request)
-    const work = () => this.#keep(request, going)
+    const work = async () => {
+      await this.#keep(request, going)
+      this.#held -= going.held
+    }
     this.#working = this.#working.then(work, work)
   }
 
-  async #keep(request: FastifyRequest, { by, hooked, body, answer }: CapturedRequest): Promise<void> {
+  async #keep(request: FastifyRequest, { by, hooked, body, answer, budget }: CapturedRequest): Promise<void> {
     const { caller, record, id } = request
     const { tokens, status, failure, use } = record
     const made: CaptureRecord = {
@@ -275,12 +291,12 @@ export class Captures {
       surface: hooked.surface,
       operation: hooked.operation,
       model: use?.model ?? hooked.model,
-      body: body.copy,
+      body,
       answer: answer.choices(),
       status,
       ...(failure && { code: failure.code }),
       tokens: { in: tokens.prompt, cached: tokens.cached, out: tokens.completion },
-      ...((body.isCut || answer.isCut) && { cut: true as const })
+      ...(budget.cut && { cut: true as const })
     }
     let line: string | undefined
     try {

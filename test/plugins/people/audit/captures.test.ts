@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { shortCopy } from '../../../../plugins/people/audit/captures/captured-text.ts'
+import { boundedCopy } from '../../../../plugins/people/audit/captures/bounded-copy.ts'
 import { LineLog } from '../../../../plugins/people/audit/line-log.ts'
 import {
   beginReading,
@@ -120,14 +120,19 @@ t.test('capture of a model ends by size, key, time or server stop', async t => {
   t.equal((await records(again, ofCarol)).length, 1, 'written records are kept')
 })
 
-t.test('a copy of a request has no files and a limited length', async t => {
+t.test('copying a value costs as much as is kept of it', async t => {
+  const budget = (left: number) => ({ left, cut: false })
+  const whole = budget(1000)
   const value = { a: [1, 'two', null, { b: true }] }
-  t.same(shortCopy(value), { copy: value, isCut: false })
-  const file = `data:image/png;base64,${'A'.repeat(5000)}`
-  t.same(shortCopy({ file }), { copy: { file: `(${file.length} characters of a file)` }, isCut: true })
-  const { copy, isCut } = shortCopy({ list: Array.from({ length: 200_000 }, (_, at) => `text ${at}`) })
-  t.equal((copy as string).length, 2 ** 20 + 1)
-  t.ok(isCut)
+  t.same(JSON.parse(JSON.stringify(boundedCopy(value, whole))), value)
+  t.notOk(whole.cut)
+  const some = budget(100)
+  const many = { list: Array.from({ length: 1_000_000 }, (_, at) => `text ${at}`), rest: 'x' }
+  t.ok(JSON.stringify(boundedCopy(many, some)).length < 400)
+  t.ok(some.cut)
+  const text = boundedCopy('z'.repeat(3000), budget(10)) as string
+  t.equal(text, `${'z'.repeat(10)}…`)
+  t.equal((boundedCopy(JSON.parse('{"__proto__": {"a": 1}}'), budget(100)) as any).a, undefined)
 })
 
 /** A log in a folder, and what it says. */
