@@ -134,6 +134,16 @@ export const lostMedium = (part: object) => lost(places.get(part)!)
 const isWebp = (data: unknown) =>
   Buffer.from(String(data).replace(DATA_URL, '').slice(0, 16), 'base64').includes('WEBP')
 
+/**
+ * Returns the base64 of an image, which may be given as a data URL.
+ * @throws CorralError `invalid_request` if it is no image that engines read
+ */
+export function requireImage(data: string, param: string): string {
+  const fault = dataFault(data, IMAGE, true)
+  if (fault) throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
+  return data.replace(DATA_URL, '')
+}
+
 const kindOf = (part: Fields | null) =>
   typeof part?.type === 'string' && Object.hasOwn(PARTS, part.type) ? PARTS[part.type] : undefined
 

@@ -20,6 +20,8 @@ const PURPOSES: Record<string, string> = {
   translate: 'translate audio',
   speak: 'speak',
   draw: 'make images',
+  edit_image: 'edit images',
+  vary_image: 'vary images',
   embed: 'make embeddings',
   rerank: 'rank documents',
   tokenize: 'split texts into tokens',

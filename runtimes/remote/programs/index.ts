@@ -5,10 +5,13 @@ import { parseModelName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { mistake, Program, type ProgramModel, type ProgramSettings, readProgram } from './program-settings.ts'
 
-const CAPABILITIES: Record<Exclude<ProgramSettings['kind'], 'chat'>, Capability[]> = {
-  embedding: ['embedding'],
-  rerank: ['rerank'],
-  transcribe: ['audio', 'transcribe', 'translate']
+/** What models of a kind can always do, and what else unless `capabilities` says it. */
+const CAPABILITIES: Record<ProgramSettings['kind'], { always: Capability[]; usual?: Capability[] }> = {
+  chat: { always: ['completion'], usual: ['tools'] },
+  embedding: { always: ['embedding'] },
+  rerank: { always: ['rerank'] },
+  transcribe: { always: ['audio', 'transcribe', 'translate'] },
+  draw: { always: ['draw'], usual: ['edit_image'] }
 }
 
 export default definePlugin({
@@ -59,14 +62,10 @@ export default definePlugin({
       const { owner, name: own } = parseModelName(name)
       const settings = readProgram(engine, program)
       models.set(name.toLowerCase(), { program: settings, model: files ?? `${owner}/${own}` })
+      const { always, usual = [] } = CAPABILITIES[settings.kind]
       brought.push({
         name,
-        capabilities: [
-          ...(settings.kind === 'chat'
-            ? ['completion', ...(program.capabilities ?? ['tools'])]
-            : CAPABILITIES[settings.kind]),
-          ...settings.paths
-        ],
+        capabilities: [...always, ...(program.capabilities ?? usual), ...settings.paths],
         contextLength: settings.contextSize
       })
     }

@@ -7,7 +7,8 @@ import type {
   EngineExit,
   EngineFields,
   EngineSpec,
-  MemoryUse
+  MemoryUse,
+  TokenUsage
 } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { withResolver } from '../../../core/system/abort-signals.ts'
@@ -84,19 +85,24 @@ export function createProgramEngine(
     }
     const timedText = segments.map(segment => ({ content: segment.text, json: { segment } }))
     await sink.take(segments.length > 0 ? timedText : [{ content: text }])
-    const count = (value: unknown) => (typeof value === 'number' ? value : 0)
-    await sink.take([
-      {
-        finish: 'stop',
-        json: { language: heard, duration },
-        usage: {
-          promptTokens: count(usage?.input_tokens),
-          cachedTokens: 0,
-          completionTokens: count(usage?.output_tokens)
-        }
-      }
-    ])
+    await sink.take([{ finish: 'stop', json: { language: heard, duration }, usage: tokenUsage(usage) }])
   }
+
+  /** Makes images, from others if the request has some. */
+  const draw =
+    (path: string) =>
+    async ({ images, mask, ...fields }: EngineFields, sink: AnswerSink): Promise<void> => {
+      const asked = { model, ...fields, response_format: 'b64_json' }
+      const body = Array.isArray(images) ? imageForm(asked, images.map(String), mask) : asked
+      const read = (reply: Body) => reply.json() as Promise<{ data?: unknown; usage?: Record<string, unknown> }>
+      const { data, usage } = await servers.ask(path, body, sink.signal, read)
+      const made = Array.isArray(data) ? data.filter(({ b64_json }) => typeof b64_json === 'string') : []
+      if (made.length === 0) {
+        throw new CorralError('engine_crashed', `The program "${name}" answered without images. Try again.`)
+      }
+      await sink.take(made.map(({ b64_json, revised_prompt }) => ({ json: { b64_json, revised_prompt } })))
+      await sink.take([{ finish: 'stop', ...(usage && { usage: tokenUsage(usage) }) }])
+    }
 
   async function rerank(query: string, documents: readonly string[], { signal }: { signal: AbortSignal }) {
     type Reply = {
@@ -117,6 +123,13 @@ export function createProgramEngine(
     rerank: { rerank: explained(rerank) },
     transcribe: {
       operations: { transcribe, translate: (request, sink) => transcribe({ ...request, translate: true }, sink) }
+    },
+    draw: {
+      operations: {
+        draw: draw('/images/generations'),
+        edit_image: draw('/images/edits'),
+        vary_image: draw('/images/variations')
+      }
     }
   }
   const { operations: usual = {}, ...others } = calls[kind]
@@ -150,4 +163,23 @@ export function createProgramEngine(
     },
     logTail: () => process.log.all()
   }
+}
+
+function tokenUsage(usage: Record<string, unknown> = {}): TokenUsage {
+  const count = (value: unknown) => (typeof value === 'number' ? value : 0)
+  return {
+    promptTokens: count(usage.input_tokens),
+    cachedTokens: 0,
+    completionTokens: count(usage.output_tokens)
+  }
+}
+
+/** @param images in base64, like the mask */
+function imageForm(fields: Record<string, unknown>, images: readonly string[], mask: unknown): FormData {
+  const form = new FormData()
+  for (const [key, value] of Object.entries(fields)) form.set(key, String(value))
+  const file = (base64: string) => new Blob([Buffer.from(base64, 'base64')])
+  for (const image of images) form.append(images.length > 1 ? 'image[]' : 'image', file(image), 'image')
+  if (typeof mask === 'string') form.set('mask', file(mask), 'mask')
+  return form
 }

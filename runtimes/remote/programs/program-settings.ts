@@ -19,7 +19,7 @@ export const Program = Type.Object(
         'Program and arguments, without a shell; {port}, {model} (its "files", or else its name) and {key} (a fresh secret that requests carry) are filled in, also in "environment"'
     }),
     kind: Type.Optional(
-      Type.Enum(['chat', 'embedding', 'rerank', 'transcribe'], {
+      Type.Enum(['chat', 'embedding', 'rerank', 'transcribe', 'draw'], {
         description: 'What its models are for; chat if absent'
       })
     ),
@@ -43,8 +43,9 @@ export const Program = Type.Object(
     ),
     context: Type.Optional(Type.Integer({ minimum: 1, description: 'Context size in tokens; 4096 if absent' })),
     capabilities: Type.Optional(
-      Type.Array(Type.Enum(['tools', 'thinking', 'vision']), {
-        description: 'What a chat model can do; tools if absent'
+      Type.Array(Type.Enum(['tools', 'thinking', 'vision', 'edit_image', 'vary_image']), {
+        description:
+          'What a chat model can do, tools if absent; or an image model besides drawing, edit_image if absent'
       })
     ),
     memory: Type.Optional(

@@ -9,13 +9,12 @@ import { CorralError } from '../../../../core/errors.ts'
 import { openaiErrorEvent, openaiRouter } from '../../../../core/http/openai-error.ts'
 import { Given, ignored, keep_alive, ListOf, Loose, named, Titled } from '../../../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, jsonOrStream } from '../../../../core/http/response-schemas.ts'
-import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { LoadOptionsSchema } from '../../../../core/models/load-options.ts'
-import { parseRequestedName } from '../../../../core/models/model-name.ts'
 import { unsupportedOperation } from '../../../../core/models/model-operations.ts'
 import { SamplingOptionsSchema } from '../../../../core/models/options.ts'
 import { DONE, frame } from '../answer.ts'
 import { acceptForms } from './form-body.ts'
+import { imageRoutes } from './images.ts'
 import { speechRoutes } from './speech.ts'
 import { Transcript } from './transcript.ts'
 
@@ -62,18 +61,11 @@ const TRANSCRIBING = [
   ['/audio/translations', 'translate', 'Translate speech into English text', 'createTranslation']
 ] as const
 
-const ImageRequest = Loose({ ...named, prompt: Given(Type.String()) })
-
-const UNSUPPORTED = [
-  ['/images/generations', 'createImage', 'make images', ImageRequest, ['application/json']],
-  ['/images/edits', 'createImageEdit', 'make images', ImageRequest, [FORM, 'application/json']],
-  ['/images/variations', 'createImageVariation', 'make images', ImageRequest, [FORM, 'application/json']]
-] as const
-
 export function mediaRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   const route = openaiRouter(app, 'OpenAI audio and images')
   acceptForms(app)
   speechRoutes(app, deps)
+  imageRoutes(app, deps)
   for (const [path, task, summary, operationId] of TRANSCRIBING) {
     route(`POST ${path}`, operationId, summary, {
       consumes: [FORM, 'application/json'],
@@ -81,25 +73,6 @@ export function mediaRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
       response: { 200: { ...REPLY, content: { ...REPLY.content, ...TEXTS } } },
       errors: ANSWER_ERRORS,
       handler: (request, reply) => transcribe(deps, request, reply, task)
-    })
-  }
-  for (const [path, operationId, what, body, consumes] of UNSUPPORTED) {
-    const summary = `Reports that no model can ${what} here`
-    route(`POST ${path}`, operationId, summary, {
-      consumes: [...consumes],
-      body,
-      bodySize: 'large',
-      errors: ['invalid_model_name', 'model_not_found', 'unsupported_capability'],
-      handler: async request => {
-        const { publicName } = catalogFor(deps.catalog, request.caller).get(
-          parseRequestedName(request.body.model ?? request.body.name)
-        )
-        throw new CorralError(
-          'unsupported_capability',
-          `Model "${publicName}" cannot ${what} because the engines here only generate text. Use another service.`,
-          { param: 'model' }
-        )
-      }
     })
   }
 }

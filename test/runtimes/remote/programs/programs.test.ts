@@ -12,6 +12,11 @@ import { newKey, startCorral, until } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { newFolder } from '../../../support/folder.ts'
 
+/** One grey pixel. */
+const PNG = Buffer.from(
+  'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==',
+  'base64'
+)
 const SCRIPT = join(packageRoot, 'test', 'fixtures', 'scripted-program.mjs')
 const DEMO_FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const model = 'other/one'
@@ -133,6 +138,57 @@ t.test('embeddings, ranking and transcription reach the program of their kind', 
   }
   const chat = await corral.json('/v1/chat/completions', { model: 'other/transcribe', messages })
   t.match(chat.body.error, { code: 'unsupported_capability' })
+})
+
+t.test('images are made and changed by a program that draws, with the limits of its models', async t => {
+  const corral = await corralOf(
+    t,
+    { draws: scripted('none', { kind: 'draw' }), blank: scripted('blank', { kind: 'draw', capabilities: [] }) },
+    { 'other/draws': { engine: 'draws' }, 'other/blank': { engine: 'blank' } }
+  )
+  const make = (path: string, more: object) => corral.json(`/v1/images/${path}`, { model: 'other/draws', ...more })
+  const sent = (image: { b64_json: string }) => Buffer.from(image.b64_json, 'base64').toString()
+  const drawn = await make('generations', { prompt: 'a horse', size: '64x32', seed: 7, quality: 'high', n: 1 })
+  t.match(drawn, { status: 200, body: { created: Number, usage: { total_tokens: 12 } } })
+  t.same(JSON.parse(sent(drawn.body.data[0])), {
+    model: 'other/draws',
+    prompt: 'a horse',
+    n: 1,
+    size: '64x32',
+    seed: 7,
+    response_format: 'b64_json'
+  })
+  const png = PNG.toString('base64')
+  const edited = await make('edits', {
+    prompt: 'without riders',
+    image: [`data:image/png;base64,${png}`, png],
+    mask: png
+  })
+  const form = sent(edited.body.data[0])
+  for (const part of ['name="image[]"', 'name="mask"', 'without riders', 'PNG']) t.ok(form.includes(part), part)
+  t.equal(form.split('name="image[]"').length, 3, 'both images')
+  const events = await corral.events('/v1/images/generations', { model: 'other/draws', prompt: 'a', stream: true })
+  t.match(events, [{ type: 'image_generation.completed', b64_json: String, created_at: Number }])
+  const refused: [string, object, number, object][] = [
+    ['generations', {}, 400, { code: 'invalid_request', param: 'prompt' }],
+    ['generations', { prompt: 'a', size: '9000x9000' }, 400, { code: 'over_limit', param: 'size' }],
+    ['generations', { prompt: 'a', size: 'big' }, 400, { code: 'invalid_request', param: 'size' }],
+    ['generations', { prompt: 'a', n: 1000 }, 400, { code: 'over_limit', param: 'n' }],
+    ['generations', { prompt: 'a', response_format: 'url' }, 400, { param: 'response_format' }],
+    ['edits', { prompt: 'a' }, 400, { code: 'invalid_request', param: 'image' }],
+    ['edits', { prompt: 'a', image: 'http://10.0.0.1/x.png' }, 400, { code: 'invalid_request', param: 'image' }],
+    ['edits', { prompt: 'a', image: [png, 'eHh4'] }, 400, { code: 'invalid_request', param: 'image[1]' }],
+    ['variations', { image: png }, 400, { code: 'unsupported_capability', param: 'model' }],
+    ['edits', { model: 'other/blank', prompt: 'a', image: png }, 400, { code: 'unsupported_capability' }],
+    ['generations', { model: 'other/blank', prompt: 'a' }, 500, { message: /answered without images/ }]
+  ]
+  for (const [path, body, status, error] of refused) {
+    t.match(await make(path, body), { status, body: { error } }, JSON.stringify(body).slice(0, 60))
+  }
+  const chat = await ask(corral, { model: 'other/draws' })
+  t.match(chat.body.error, { code: 'unsupported_capability' })
+  const shown = await corral.json('/api/show', { model: 'other/draws' })
+  t.same(shown.body.capabilities, ['draw', 'edit_image'])
 })
 
 t.test('a program that cannot serve is reported with the reason and what to do', async t => {
