@@ -1,6 +1,7 @@
 import type { FoundPlugin } from '../core/plugins/plugin.ts'
 import runtimes from '../runtimes/llama-cpp/index.ts'
 import llamaServer from '../runtimes/llama-server/index.ts'
+import images from '../runtimes/remote/images/index.ts'
 import remote from '../runtimes/remote/index.ts'
 import programs from '../runtimes/remote/programs/index.ts'
 import speech from '../runtimes/remote/speech/index.ts'
@@ -54,6 +55,7 @@ export const builtInPlugins: FoundPlugin[] = [
   remote,
   programs,
   speech,
+  images,
   cluster,
   clusterRay,
   adoption,

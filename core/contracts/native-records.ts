@@ -15,10 +15,15 @@ export const Bytes = (description?: string) =>
 
 export const Sha256 = (description = '64 hex digits') => Type.String({ pattern: '^[0-9a-f]{64}$', description })
 
-/** Of `ggml` files only models that recognize speech are supported, and of `onnx` files only voices. */
-export const Format = Type.Enum(['gguf', 'safetensors', 'ggml', 'onnx'])
+/**
+ * Of `ggml` files only models that recognize speech are supported, and of `onnx` files only voices. A `checkpoint` is an
+ * image model in one SafeTensors file.
+ */
+export const Format = Type.Enum(['gguf', 'safetensors', 'ggml', 'onnx', 'checkpoint'])
 export type StoredFormat = Static<typeof Format>
-const ModelFormat = Text('gguf, safetensors, ggml, onnx, or the plugin that provides the model without files')
+const ModelFormat = Text(
+  'gguf, safetensors, ggml, onnx, checkpoint, or the plugin that provides the model without files'
+)
 
 /** A reply that only reports success. */
 export const Done = <Status extends string>(status: Status) => Loose({ status: Type.Literal(status) })

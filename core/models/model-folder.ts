@@ -88,6 +88,20 @@ export function speechModels(paths: readonly string[]): FolderModel[] {
   })
 }
 
+/** The image model in a SafeTensors file. */
+export const checkpointModel = (path: string): FolderModel => ({
+  format: 'checkpoint',
+  label: path.replace(/^.*\/|\.safetensors$/gi, ''),
+  files: filesOf('model', [path])
+})
+
+/** The image models in the files of a repository. Such repositories also have each part of the model in a folder. */
+export const checkpointModels = (paths: readonly string[]): FolderModel[] =>
+  paths.includes('model_index.json')
+    ? paths.filter(path => /^[^/]+\.safetensors$/i.test(path) && !NOT_WHOLE.test(path)).map(checkpointModel)
+    : []
+const NOT_WHOLE = /(?:^|[._-])(?:lora|vae|ae|adapter|controlnet)(?:[._-]|$)/i
+
 /** The text files of a SafeTensors folder that describe its weights; undefined for missing files. */
 export interface FolderTexts {
   config?: ParsedJson<unknown> | undefined

@@ -1,45 +1,16 @@
-import { execFileSync } from 'node:child_process'
-import { createHash } from 'node:crypto'
-import {
-  closeSync,
-  existsSync,
-  ftruncateSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  writeFileSync,
-  writeSync
-} from 'node:fs'
+import { closeSync, ftruncateSync, mkdirSync, openSync, readFileSync, symlinkSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { startTestCorral } from '../../testing/index.ts'
 
 /*
- * Images by the real server of stable-diffusion.cpp, which is compiled once from a source archive of PyPI (minutes). No
+ * Images by the real server of stable-diffusion.cpp, which corral compiles once from a source archive of PyPI (minutes). No
  * small model with real weights can be fetched from a package registry. This one has the shapes of SDXS and random weights
  * in its last part, so this proves the protocol and the process, and nothing about the pictures.
  */
 
-const SOURCE = {
-  url: 'https://files.pythonhosted.org/packages/b1/06/300aba9ac36e2166fbe45b4a29039a76f725ef08796f5472caf3e8c4e08d/stable_diffusion_cpp_python-0.4.7.tar.gz',
-  sha256: '998d1957260dd5ae4e18a8acc0c14b0a8757aaa9f96515197b6d5bbf46df9282'
-}
 const FOLDER = join(packageRoot, '.cache', 'images')
-const SERVER = join(FOLDER, 'build', 'bin', 'sd-server')
-
-async function compileServer(): Promise<void> {
-  if (existsSync(SERVER)) return
-  mkdirSync(FOLDER, { recursive: true })
-  const archive = Buffer.from(await (await fetch(SOURCE.url)).arrayBuffer())
-  if (createHash('sha256').update(archive).digest('hex') !== SOURCE.sha256) throw new Error('the archive has changed')
-  writeFileSync(join(FOLDER, 'source.tar.gz'), archive)
-  const run = (program: string, ...args: string[]) => execFileSync(program, args, { cwd: FOLDER, stdio: 'ignore' })
-  run('tar', 'xzf', 'source.tar.gz')
-  const source = 'stable_diffusion_cpp_python-0.4.7/vendor/stable-diffusion.cpp'
-  run('cmake', '-S', source, '-B', 'build', '-DCMAKE_BUILD_TYPE=Release', '-DSD_BUILD_EXAMPLES=ON')
-  run('cmake', '--build', 'build', '--target', 'sd-server', '--parallel', '2')
-}
 
 /** Writes a SafeTensors file of zeros, which takes no space on the disk, with random numbers in the image decoder. */
 function writeModel(path: string): void {
@@ -76,21 +47,21 @@ function writeModel(path: string): void {
   closeSync(file)
 }
 
-t.test("stable-diffusion.cpp's server makes and edits images", { timeout: 3_600_000 }, async t => {
-  await compileServer()
-  const files = join(t.testdir(), 'toy.safetensors')
-  writeModel(files)
-  const config = `engines:
-  sd:
-    command: ${SERVER} -m {model} --listen-port {port} --steps 1
-    kind: draw
-    ready: /v1/models
-    parallel: 1
-models:
-  toy/image: { engine: sd, files: ${files} }
-`
-  const corral = await startTestCorral({ echo: false, config })
+t.test("stable-diffusion.cpp's server is installed, and makes and edits images", { timeout: 3_600_000 }, async t => {
+  const folder = t.testdir()
+  const file = join(folder, 'toy.safetensors')
+  writeModel(file)
+  mkdirSync(FOLDER, { recursive: true })
+  const corral = await startTestCorral({
+    echo: false,
+    config: `images: { steps: 1 }\nstorage: { import_roots: [${JSON.stringify(folder)}] }`
+  })
   t.teardown(() => corral.close())
+  symlinkSync(FOLDER, join(corral.home, 'images'))
+  const imported = await corral.json('/api/import', { path: file, model: 'toy/image', stream: false })
+  t.equal(imported.status, 200, JSON.stringify(imported.body))
+  const { body: shown } = await corral.json('/api/show', { model: 'toy/image' })
+  t.match(shown, { capabilities: ['draw', 'edit_image'], details: { format: 'checkpoint' } })
   const make = async (path: string, more: object) => {
     const asked = { model: 'toy/image', prompt: 'a horse', size: '64x64', ...more }
     const { status, body } = await corral.json(`/v1/images/${path}`, asked)
@@ -102,6 +73,10 @@ models:
   }
   const drawn = await make('generations', {})
   await make('edits', { image: drawn.toString('base64') })
+  const ruled = await make('generations', {
+    prompt: 'a horse<sd_cpp_extra_args>{"width":128,"height":128}</sd_cpp_extra_args>'
+  })
+  t.equal(ruled.readUInt32BE(16), 64, "prompts cannot set the server's parameters")
   const { body } = await corral.json('/api/ps')
   t.ok(body.models[0].memory.host > 2 ** 29, 'its memory is measured')
 })

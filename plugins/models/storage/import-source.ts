@@ -5,6 +5,7 @@ import type { Caller } from '../../../core/contracts/callers.ts'
 import { CorralError, isSystemError } from '../../../core/errors.ts'
 import { shardNames, storedName, withoutShardNumber } from '../../../core/models/gguf-file-name.ts'
 import {
+  checkpointModel,
   type FolderModel,
   type FolderTexts,
   ggufModel,
@@ -18,6 +19,7 @@ import {
 import { type FileIdentity, isSameFile, pathOfOpened, withRegularFile } from '../../../core/system/regular-file.ts'
 import {
   explainReadError,
+  isImageModel,
   type ModelSource,
   readDescription,
   readHeader,
@@ -177,17 +179,20 @@ export async function inspectSource(
     if (!found.isDirectory() && !found.isFile()) {
       throw refuse(`${path} is neither a file nor a folder. Name a GGUF file or a model folder.`)
     }
-    if (found.isFile() && /\.safetensors$/i.test(path)) {
+    const isSafetensors = found.isFile() && /\.safetensors$/i.test(path)
+    if (isSafetensors && !(await isImageModel(await access.find(path)))) {
       throw refuse(`${path} is a part of a SafeTensors model. Name its folder: ${dirname(path)}`)
     }
     const folder = found.isFile() ? dirname(path) : path
     const names = await folderFiles(folder, access)
     const read = async (name: string) => await readHeader(await access.find(join(folder, name)))
     const single = await singleFiles(found.isFile() ? [basename(path)] : names, names, read)
-    const model = found.isFile()
-      ? (speechModels(names).find(({ files }) => files[0]!.path === basename(path)) ??
-        ggufModel(basename(path), names, single))
-      : chooseModel(folder, names, await readTexts(folder, names, access), variant, single)
+    const model = isSafetensors
+      ? checkpointModel(basename(path))
+      : found.isFile()
+        ? (speechModels(names).find(({ files }) => files[0]!.path === basename(path)) ??
+          ggufModel(basename(path), names, single))
+        : chooseModel(folder, names, await readTexts(folder, names, access), variant, single)
     return await inspectFiles({ format: model.format, label: variant, files: toStoredFiles(folder, model) }, access)
   } catch (error) {
     throw explainReadError(path, error)

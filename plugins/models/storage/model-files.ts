@@ -63,6 +63,7 @@ export function explainReadError(path: string, error: unknown): unknown {
 export function readModelFiles(format: StoredFormat, files: SourceFile[], named: string): Promise<ModelMetadata> {
   if (format === 'gguf') return readGgufModel(files, named)
   if (format === 'safetensors') return readSafetensorsModel(files)
+  if (format === 'checkpoint') return readCheckpoint(files[0]!)
   const [model, description] = files as [SourceFile, ...SourceFile[]]
   return reading(model, async opened => {
     if (format === 'ggml') return await readRecognizer(model.source, opened, named)
@@ -152,6 +153,38 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
     readme: await read('README.md', readDescription)
   }
   return safetensorsMetadata(description, weights)
+}
+
+/** The beginning of the names of tensors, as in the original files of Stable Diffusion. */
+const IMAGE_PART = 'model.diffusion_model'
+const OTHER_PARTS = {
+  'text encoder': /^(?:cond_stage_model|conditioner|text_encoders|te)\b/,
+  decoder: /^(?:first_stage_model|vae|tae)\b/
+}
+
+/** Whether a SafeTensors file has an image model, or a part of one. @throws CorralError if it is damaged */
+export async function isImageModel(found: Found): Promise<boolean> {
+  const { parts } = await reading(found, opened => readSafetensors(found.source, opened))
+  return parts.has(IMAGE_PART)
+}
+
+async function readCheckpoint(found: SourceFile): Promise<ModelMetadata> {
+  const { parameters, dtype, parts } = await reading(found, opened => readSafetensors(found.source, opened))
+  const missing = Object.entries(OTHER_PARTS).filter(([, begin]) => ![...parts].some(part => begin.test(part)))
+  if (!parts.has(IMAGE_PART)) throw refuseSource(`${found.source} is not an image model. Name another file.`)
+  if (missing.length > 0) {
+    const names = missing.map(([name]) => name).join(' and ')
+    throw refuseSource(
+      `${found.source} has an image model without its ${names}. Import a file with the whole model, which interfaces such as ComfyUI call a checkpoint.`
+    )
+  }
+  return {
+    architecture: 'diffusion',
+    parameters,
+    quantization: safetensorsLabel(undefined, dtype),
+    capabilities: ['draw', 'edit_image'],
+    info: { 'general.architecture': 'diffusion', 'general.parameter_count': parameters }
+  }
 }
 
 export const readHeader = (found: Found) => reading(found, opened => readGgufHeader(found.source, opened))
@@ -333,7 +366,10 @@ type Fields = Record<string, unknown>
 const fields = (value: unknown): Fields => (value && typeof value === 'object' ? (value as Fields) : {})
 
 /** Derives a SafeTensors model's metadata from its folder's descriptive files and the headers of its weights. */
-export function safetensorsMetadata(description: ModelDescription, weights: SafetensorsFile[]): ModelMetadata {
+export function safetensorsMetadata(
+  description: ModelDescription,
+  weights: Omit<SafetensorsFile, 'parts'>[]
+): ModelMetadata {
   const { config } = description
   // Multimodal models have a separate section for the language model.
   const language = { ...config, ...fields(config.text_config) }
@@ -414,6 +450,8 @@ interface SafetensorsFile {
   parameters: number
   /** Type of most of the weights, for example `BF16`. */
   dtype: string | undefined
+  /** The first two components of the tensors' names. */
+  parts: Set<string>
 }
 
 const MAX_HEADER_BYTES = 100_000_000
@@ -450,6 +488,7 @@ const isCount = (value: unknown): value is number => Number.isSafeInteger(value)
 /** Sums up the weights of all tensors and finds the end of the last one, or names an invalid tensor. */
 function summarizeTensors(tensors: Record<string, unknown>): (SafetensorsFile & { end: number }) | { wrong: string } {
   const weights = new Map<string, number>()
+  const parts = new Set<string>()
   let end = 0
   for (const [name, tensor] of Object.entries(tensors)) {
     if (name === '__metadata__') continue
@@ -461,8 +500,9 @@ function summarizeTensors(tensors: Record<string, unknown>): (SafetensorsFile & 
       return { wrong: JSON.stringify(printable(name, 80)) }
     }
     weights.set(dtype, (weights.get(dtype) ?? 0) + count)
+    parts.add(name.split('.', 2).join('.'))
     end = Math.max(end, to)
   }
   const byCount = [...weights].sort((a, b) => b[1] - a[1])
-  return { parameters: byCount.reduce((sum, [, count]) => sum + count, 0), dtype: byCount[0]?.[0], end }
+  return { parameters: byCount.reduce((sum, [, count]) => sum + count, 0), dtype: byCount[0]?.[0], parts, end }
 }

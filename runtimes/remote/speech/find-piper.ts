@@ -8,7 +8,7 @@ import { packageRoot } from '../../../core/system/package-info.ts'
 import type { PythonUse } from '../../../core/system/python/find-python.ts'
 import { lastLines } from '../../../core/system/python/install-failure.ts'
 import { configuredPython, environmentPython, PYTHON_VARIABLES } from '../../../core/system/python/python-packages.ts'
-import type { FindOptions } from './find-whisper.ts'
+import type { FindOptions } from '../find-server.ts'
 
 /** piper and its dependencies with the hashes of all wheels, written by `npm run lock:packages`. */
 export const PIPER_LOCK = join(packageRoot, 'runtimes', 'remote', 'speech', 'packages', 'piper.lock')
@@ -21,8 +21,11 @@ const USE: PythonUse = { name: 'speech', work: 'Speaking with piper', section: '
  * piper is under the GPL, so it always runs as a program of its own.
  * @throws CorralError `runtime_missing`
  */
-export async function findPiper({ options, directory, env, log }: FindOptions, waiting: Waiting): Promise<string> {
-  if (options.python !== '') return configuredPython(options.python, USE, env)
+export async function findPiper(
+  { named, packageIndex, directory, env, log }: Omit<FindOptions, 'release'> & { packageIndex: string },
+  waiting: Waiting
+): Promise<string> {
+  if (named !== '') return configuredPython(named, USE, env)
   const prove = async (executable: string, signal?: AbortSignal) => {
     await runTool(executable, ['-c', 'import piper.http_server'], { env, variables: PYTHON_VARIABLES, signal, log })
     return {}
@@ -35,7 +38,7 @@ export async function findPiper({ options, directory, env, log }: FindOptions, w
   const wanted = {
     use: USE,
     environment: join(directory, `piper-${createHash('sha256').update(text).digest('hex').slice(0, 12)}`),
-    packageIndex: options.package_index,
+    packageIndex,
     env,
     log,
     packages: () => ({ text, size: INSTALLED_BYTES }),

@@ -1,15 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { Program } from '../../../core/config/core-schema.ts'
-
-/** An address, which decides where programs come from. */
-const Address = (usual: string, description: string) =>
-  Type.String({
-    title: 'an address such as https://mirror.example.org',
-    pattern: '^(https?://\\S+)?$',
-    needsTrust: true,
-    default: usual,
-    description
-  })
+import { Address, releaseSettings } from '../release-settings.ts'
 
 export const SpeechOptions = Type.Object(
   {
@@ -17,11 +8,7 @@ export const SpeechOptions = Type.Object(
       default: '',
       description: 'whisper-server of whisper.cpp; if empty, the one on PATH, of a release, or compiled from source'
     }),
-    release_api: Address('https://api.github.com', "Server with GitHub's API for the releases of whisper.cpp"),
-    release_mirror: Address(
-      '',
-      'Mirror to download releases from instead of https://github.com; empty uses github.com'
-    ),
+    ...releaseSettings('whisper.cpp'),
     python: Program({
       default: '',
       description: 'Python that has piper-tts and its server; if empty, that of piper on PATH, or one that corral makes'

@@ -7,12 +7,13 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { requireFiles } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { SharedWork } from '../../../core/system/shared-work.ts'
+import { findServer } from '../find-server.ts'
 import { createProgramProvider } from '../programs/program-provider.ts'
 import { type ProgramModel, readProgram } from '../programs/program-settings.ts'
 import { findPiper } from './find-piper.ts'
-import { findWhisper } from './find-whisper.ts'
 import { PIPER_ARGUMENTS, piperCalls } from './piper.ts'
 import type { SpeechOptions } from './speech-options.ts'
+import { WHISPER } from './whisper-program.ts'
 import { WHISPER_ARGUMENTS, whisperCalls } from './whisper-server.ts'
 
 /** The server of whisper.cpp answers one request after another. */
@@ -34,12 +35,18 @@ export function createSpeechProvider(deps: {
   log: FastifyBaseLogger
 }): EngineProvider {
   const searches = new SharedWork<string>()
-  const whisper = (waiting: Waiting) => search(findWhisper, 'speech', waiting)
-  const piper = (waiting: Waiting) => search(findPiper, 'python', waiting)
-  const search = (find: typeof findWhisper, folder: string, waiting: Waiting) =>
-    searches.run(folder, waiting, shared =>
-      find({ ...deps, env: process.env, directory: join(deps.home, folder) }, shared)
-    )
+  const { home, options, log } = deps
+  const common = { env: process.env, log }
+  const whisper = (waiting: Waiting) =>
+    searches.run('whisper', waiting, shared => {
+      const where = { named: options.whisper_server, release: options, directory: join(home, 'speech') }
+      return findServer(WHISPER, { ...common, ...where }, shared)
+    })
+  const piper = (waiting: Waiting) =>
+    searches.run('piper', waiting, shared => {
+      const where = { named: options.python, packageIndex: options.package_index, directory: join(home, 'python') }
+      return findPiper({ ...common, ...where }, shared)
+    })
 
   function find(variant: Model): ProgramModel {
     const model = requireFiles(variant)

@@ -4,8 +4,9 @@ import { join } from 'node:path'
 import pino from 'pino'
 import { errorMessage } from '../../../core/errors.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
+import { findServer } from '../../../runtimes/remote/find-server.ts'
 import { findPiper } from '../../../runtimes/remote/speech/find-piper.ts'
-import { findWhisper } from '../../../runtimes/remote/speech/find-whisper.ts'
+import { WHISPER } from '../../../runtimes/remote/speech/whisper-program.ts'
 
 /* The real programs and models for speech. corral's own code installs the programs. */
 
@@ -57,11 +58,15 @@ function fetchModels(python: string): Pick<SpeechTools, 'recognizer' | 'voice'> 
 
 /** Returns the programs and models, or why they cannot be had. @throws in CI, where nothing may be skipped */
 export async function speechTools(): Promise<SpeechTools | string> {
-  const common = { options: SPEECH_OPTIONS, directory: CACHE, env: process.env, log: pino({ level: 'silent' }) }
+  const common = { named: '', directory: CACHE, env: process.env, log: pino({ level: 'silent' }) }
   try {
     mkdirSync(CACHE, { recursive: true })
-    const python = await findPiper(common, {})
-    return { whisper: await findWhisper(common, {}), python, ...fetchModels(python) }
+    const python = await findPiper({ ...common, packageIndex: '' }, {})
+    return {
+      whisper: await findServer(WHISPER, { ...common, release: SPEECH_OPTIONS }, {}),
+      python,
+      ...fetchModels(python)
+    }
   } catch (error) {
     if (process.env.CI) throw error
     return `The programs and models for speech cannot be installed: ${errorMessage(error)}`

@@ -3,6 +3,7 @@ import type { HubFile } from '../../../../core/contracts/hubs.ts'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../../core/models/gguf-file-name.ts'
 import {
+  checkpointModels,
   describesSafetensors,
   type FolderModel,
   indexedWeights,
@@ -142,7 +143,7 @@ const MAX_COMPANION_BYTES = 2 ** 20
  *    or the only file without a known quantization.
  * 4. SafeTensors weights, which must be converted first.
  *
- * A repository without such files may have models for speech instead.
+ * A repository without such files may have models for speech or images instead.
  *
  * @throws CorralError `unsupported_capability` if nothing can be run, saying what there is instead; `repo_not_found` if
  * the requested variant is missing, listing the others; `invalid_request` if several models match
@@ -150,9 +151,10 @@ const MAX_COMPANION_BYTES = 2 ** 20
 export function chooseFiles(request: ChoiceRequest): Choice {
   const { id, files } = request
   const models = findGgufModels(id, files, request.headers)
-  const speech = speechModels(files.map(({ path }) => path).sort())
-  const isForSpeech = models.candidates.length === 0 && safetensorsFolders(files).length === 0 && speech.length > 0
-  if (isForSpeech) return chooseSpeech(request, speech)
+  const paths = files.map(({ path }) => path).sort()
+  const others = [...speechModels(paths), ...checkpointModels(paths)]
+  const hasOnlyOthers = models.candidates.length === 0 && safetensorsFolders(files).length === 0 && others.length > 0
+  if (hasOnlyOthers) return chooseOther(request, others)
   const route = chooseRoute(request, models)
   if (route.folder !== undefined) return chooseSafetensors(request, route.folder)
   if (route.candidate) return ggufChoice(request, models, route.candidate, route.reason)
@@ -258,13 +260,7 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
     ...companions(request.files, parentFolder(candidate.path)).map(file => plan(file, 'other'))
   ])
   const memory = memoryCheck(requiredFor(candidate), memoryBudget(request.memory))
-  const warnings: string[] = []
-  if (!memory.fits) {
-    warnings.push(
-      `${candidate.label} needs about ${formatBytes(memory.required)} of memory, but ${formatBytes(memory.available)} can be used ` +
-        'on this machine. It will be slow or not load at all.'
-    )
-  }
+  const warnings = misfit(candidate.label, memory)
   if (isUnsupported(candidate.quantization ?? '')) {
     warnings.push(`${candidate.label} is for other engines or old versions: llama.cpp will probably not load it.`)
   }
@@ -288,7 +284,7 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
 }
 
 /** Chooses one of the models that recognize speech and the voices, by its label or file. */
-function chooseSpeech({ id, file, variant, files, memory: facts }: ChoiceRequest, found: FolderModel[]): Choice {
+function chooseOther({ id, file, variant, files, memory: facts }: ChoiceRequest, found: FolderModel[]): Choice {
   const byName = new Map(files.map(each => [each.path, each]))
   const models = found.map(({ format, label, files: parts }) => {
     const planned = parts.map(({ path, role }) => toPlannedFile(byName.get(path)!, role, storedName(baseName(path))))
@@ -303,7 +299,20 @@ function chooseSpeech({ id, file, variant, files, memory: facts }: ChoiceRequest
   if (other) throw severalModels(id, `${models.length} models`, choices)
   const memory = memoryCheck(requiredMemory(chosen.size, 0), memoryBudget(facts))
   const reason = wanted === undefined ? `${chosen.label} is the only model.` : `${chosen.label} was requested.`
-  return { ...chosen, reason, choices: choices.filter(({ label }) => label !== chosen.label), memory, warnings: [] }
+  return {
+    ...chosen,
+    reason,
+    choices: choices.filter(({ label }) => label !== chosen.label),
+    memory,
+    warnings: misfit(chosen.label, memory)
+  }
+}
+
+/** The warning for a model that does not fit into memory. */
+function misfit(label: string, { fits, required, available }: Choice['memory']): string[] {
+  if (fits) return []
+  const needs = `${label} needs about ${formatBytes(required)} of memory, but ${formatBytes(available)} can be used`
+  return [`${needs} on this machine. It will be slow or not load at all.`]
 }
 
 function companions(files: readonly HubFile[], folder: string): HubFile[] {

@@ -231,6 +231,28 @@ t.test('a malformed SafeTensors header is refused without blocking other work', 
   t.match(metadata, { contextLength: 512, chatTemplate: 'Infinity' }, 'as Python writes it')
 })
 
+t.test('an image model is imported from one SafeTensors file, and a part of a model is refused', async t => {
+  const dir = t.testdir()
+  const { add } = await openBeside(dir)
+  const write = (file: string, ...names: string[]) => {
+    const tensors = names.map((name, at) => [name, { dtype: 'F16', shape: [1], data_offsets: [at * 2, at * 2 + 2] }])
+    const header = Buffer.from(JSON.stringify(Object.fromEntries(tensors)))
+    writeFileSync(join(dir, file), Buffer.concat([u64(header.length), header, Buffer.alloc(names.length * 2)]))
+  }
+  const drawing = 'model.diffusion_model.input_blocks.0.0.weight'
+  const encoder = 'cond_stage_model.transformer.text_model.final_layer_norm.bias'
+  write('whole.safetensors', drawing, encoder, 'first_stage_model.decoder.conv_in.bias')
+  write('unet.safetensors', drawing, encoder)
+  write('language.safetensors', 'model.layers.0.mlp.up_proj.weight')
+  t.match(await add('whole.safetensors'), {
+    format: 'checkpoint',
+    label: 'F16',
+    metadata: { capabilities: ['draw', 'edit_image'], parameters: 3 }
+  })
+  await t.rejects(add('unet.safetensors'), { message: /without its decoder\. Import a file with the whole model/ })
+  await t.rejects(add('language.safetensors'), { message: /is a part of a SafeTensors model\. Name its folder/ })
+})
+
 t.test('a complete GGUF file named like a shard is imported', async t => {
   const dir = t.testdir({ folder: {}, part: {} })
   const { add } = await openBeside(dir)

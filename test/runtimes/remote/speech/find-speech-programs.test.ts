@@ -3,24 +3,27 @@ import { join } from 'node:path'
 import pino from 'pino'
 import t, { type Test } from 'tap'
 import * as tar from 'tar'
+import type { Waiting } from '../../../../core/contracts/progress.ts'
+import { type FindOptions, findServer } from '../../../../runtimes/remote/find-server.ts'
 import { findPiper } from '../../../../runtimes/remote/speech/find-piper.ts'
-import { findWhisper } from '../../../../runtimes/remote/speech/find-whisper.ts'
 import { sentences } from '../../../../runtimes/remote/speech/piper.ts'
 import { soundLength } from '../../../../runtimes/remote/speech/sound-length.ts'
+import { WHISPER } from '../../../../runtimes/remote/speech/whisper-program.ts'
 import { wavBytes } from '../../../plugins/apis/openai/media/support.ts'
 import { newFolder } from '../../../support/folder.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../../../support/release-server.ts'
-import { SPEECH_OPTIONS } from '../../../support/speech/speech-tools.ts'
 
 const ARCHIVE = `whisper-bin-ubuntu-${process.arch}.tar.gz`
 const onLinux = { skip: process.platform !== 'linux' && 'the archives are for Linux' }
 
-function finder(t: Test, release: ReleaseEmulator, options: object = {}) {
+const findWhisper = (options: FindOptions, waiting: Waiting) => findServer(WHISPER, options, waiting)
+
+function finder(t: Test, { url }: ReleaseEmulator, named = '') {
   const directory = newFolder(t)
   // Without a compiler, so that only a release can be installed.
   const env = { PATH: newFolder(t) }
-  const settings = { ...SPEECH_OPTIONS, release_api: release.url, release_mirror: release.url, ...options }
-  return { directory, env, options: settings, log: pino({ level: 'silent' }) }
+  const release = { release_api: url, release_mirror: url }
+  return { named, release, packageIndex: '', directory, env, log: pino({ level: 'silent' }) }
 }
 
 /** A release's archive with a script in the place of the server, which its library's link must lie beside. */
@@ -65,12 +68,9 @@ t.test('the server of whisper.cpp is installed from a release', onLinux, async t
   t.equal(release.requests.length, asked, 'an installed one is used without a request')
   const onPath = { ...found, directory: newFolder(t), env: { PATH: join(found.directory, 'whisper.cpp') } }
   t.equal(await findWhisper(onPath, {}), path, 'one on PATH')
-  for (const [find, named] of [
-    [findWhisper, { whisper_server: '/no/such' }],
-    [findPiper, { python: '/no/such' }]
-  ] as const) {
+  for (const find of [findWhisper, findPiper]) {
     const code = { code: 'runtime_missing', message: /names \/no\/such, which is not an executable program/ }
-    await t.rejects(find(finder(t, release, named), {}), code)
+    await t.rejects(find(finder(t, release, '/no/such'), {}), code)
   }
 })
 
