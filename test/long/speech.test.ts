@@ -3,11 +3,11 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { COMMAND, startCorral, until } from '../../../support/corral.ts'
-import { readFixture } from '../../../support/fixture.ts'
-import { newFolder } from '../../../support/folder.ts'
-import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
-import { type SpeechTools, speechTools } from '../../../support/speech/speech-tools.ts'
+import { COMMAND, startCorral, until } from '../support/corral.ts'
+import { readFixture } from '../support/fixture.ts'
+import { newFolder } from '../support/folder.ts'
+import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
+import { type SpeechTools, speechTools } from '../support/speech/speech-tools.ts'
 
 // Programs are installed at first, and the recognizer is slow beside other tests.
 t.setTimeout(1_800_000)
