@@ -136,7 +136,7 @@ const isWebp = (data: unknown) =>
 
 /**
  * Returns the base64 of an image, which may be given as a data URL.
- * @throws CorralError `invalid_request` if it is no image that engines read
+ * @throws CorralError `invalid_request` if it is not an image that engines read
  */
 export function requireImage(data: string, param: string): string {
   const fault = dataFault(data, IMAGE, true)

@@ -26,7 +26,7 @@ function finder(t: Test, { url }: ReleaseEmulator, named = '') {
   return { named, release, packageIndex: '', directory, env, log: pino({ level: 'silent' }) }
 }
 
-/** A release's archive with a script in the place of the server, which its library's link must lie beside. */
+/** A release's archive with a script instead of the server, which its library's link must lie beside. */
 async function archiveOf(t: Test, script: string): Promise<Buffer> {
   const folder = newFolder(t)
   const inner = join(folder, 'whisper-bin-ubuntu-x64')
