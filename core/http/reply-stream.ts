@@ -137,7 +137,10 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     const pending = preparing()
     if (pending) return void pending.then(beat, () => heartbeats.stop())
     const response = commit()
-    if (!response.isFull) response.write(options.heartbeat(stream.status))
+    const text = options.heartbeat(stream.status)
+    // Without heartbeats, a client that closes its side in the middle of a file counts as disconnected.
+    if (text === '') raw.socket?.destroy()
+    else if (!response.isFull) response.write(text)
   }
   const heartbeats = new Heartbeats(options, () => {
     // The request was answered with a status code instead.

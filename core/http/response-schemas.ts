@@ -111,7 +111,8 @@ const usualBodySize = (errors: readonly ErrorCode[]) => (errors.includes('contex
 
 /** A missing body, or one that is not an object, gets its own error code before the schema is applied. */
 async function requireObject(request: FastifyRequest): Promise<void> {
-  const isOptional = request.routeOptions.schema?.bodyOptional === true
+  const { schema } = request.routeOptions
+  const isOptional = !schema?.body || schema.bodyOptional === true
   request.body = bodyObject(isOptional ? (request.body ?? {}) : request.body)
 }
 
@@ -128,7 +129,8 @@ export const routesWith =
         ...(audited !== undefined && { audited }),
         replies: () => ({ ...response, ...refusals() })
       },
-      ...(more.body && bodySize !== 'streamed' && { preValidation: requireObject }),
+      ...((more.body || errors.includes('invalid_json')) &&
+        bodySize !== 'streamed' && { preValidation: requireObject }),
       schema: {
         summary,
         tags: [tag],
