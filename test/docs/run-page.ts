@@ -67,7 +67,10 @@ async function openSandbox(t: Test): Promise<Sandbox> {
   // Files that users have on their disks.
   layOutFiles(home, {
     'Downloads/Qwen3-0.6B-Q8_0.gguf': Q8_0,
-    '.lmstudio/models/lmstudio-community/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q4_K_M.gguf': Q4_K_M
+    '.lmstudio/models/lmstudio-community/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q4_K_M.gguf': Q4_K_M,
+    'llama-swap/config.yaml': Buffer.from(
+      'models:\n  echo:\n    cmd: /usr/bin/echo-server\n    proxy: http://127.0.0.1:9999\n'
+    )
   })
   layOutOllama(join(home, '.ollama', 'models'), 'registry.ollama.ai/library/qwen3/0.6b', [
     { kind: 'model', bytes: Q8_0 }
