@@ -1,7 +1,6 @@
 import type { ModelName } from '../models/model-name.ts'
 import type { Caller } from './callers.ts'
-import type { ModelDefaults, Origin } from './models.ts'
-import type { StoredFormat } from './native-records.ts'
+import type { ModelDefaults, Origin, StoredFormat } from './models.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredFile } from './storage.ts'
 

@@ -1,5 +1,5 @@
 import type { Caller } from './callers.ts'
-import type { StoredFormat } from './native-records.ts'
+import type { StoredFormat } from './models.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 

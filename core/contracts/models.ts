@@ -8,6 +8,13 @@ export type Capability = OpenName<
   'completion' | 'base' | 'tools' | 'thinking' | 'vision' | 'audio' | 'insert' | 'embedding' | 'rerank'
 >
 
+/**
+ * Formats of models with files. Of `ggml` files only models that recognize speech are supported, and of `onnx` files only
+ * voices. A `checkpoint` is an image model in one SafeTensors file.
+ */
+export const STORED_FORMATS = ['gguf', 'safetensors', 'ggml', 'onnx', 'checkpoint'] as const
+export type StoredFormat = (typeof STORED_FORMATS)[number]
+
 /** Metadata of a model, from its files or from the plugin that provides it. */
 export interface ModelMetadata {
   architecture?: string

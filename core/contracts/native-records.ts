@@ -1,6 +1,7 @@
 import { type Static, type TSchema, Type } from 'typebox'
 import { Count, Described, Flag, Integer, Items, ListOf, Loose, Text, Texts, Titled } from '../http/request-fields.ts'
 import { LoadOptionsSchema } from '../models/load-options.ts'
+import { STORED_FORMATS } from './models.ts'
 
 /* The records of the native API. They type its functions and commands, and document it. */
 
@@ -15,12 +16,7 @@ export const Bytes = (description?: string) =>
 
 export const Sha256 = (description = '64 hex digits') => Type.String({ pattern: '^[0-9a-f]{64}$', description })
 
-/**
- * Of `ggml` files only models that recognize speech are supported, and of `onnx` files only voices. A `checkpoint` is an
- * image model in one SafeTensors file.
- */
-export const Format = Type.Enum(['gguf', 'safetensors', 'ggml', 'onnx', 'checkpoint'])
-export type StoredFormat = Static<typeof Format>
+export const Format = Type.Enum([...STORED_FORMATS])
 const ModelFormat = Text(
   'gguf, safetensors, ggml, onnx, checkpoint, or the plugin that provides the model without files'
 )

@@ -1,8 +1,7 @@
 import { CorralError } from '../errors.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { Caller } from './callers.ts'
-import type { Model, ModelList, Origin } from './models.ts'
-import type { StoredFormat } from './native-records.ts'
+import type { Model, ModelList, Origin, StoredFormat } from './models.ts'
 import type { Waiting } from './progress.ts'
 
 export interface StoredFile {

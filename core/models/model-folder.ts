@@ -1,4 +1,4 @@
-import type { StoredFormat } from '../contracts/native-records.ts'
+import type { StoredFormat } from '../contracts/models.ts'
 import type { StoredFile } from '../contracts/storage.ts'
 import type { ParsedJson } from '../system/json-file.ts'
 import { isObject } from '../system/json-object.ts'

@@ -1,7 +1,6 @@
 import type { FileHandle } from 'node:fs/promises'
 import type { AdoptedFile } from '../../../core/contracts/adopted-files.ts'
-import type { Capability, ModelMetadata } from '../../../core/contracts/models.ts'
-import type { StoredFormat } from '../../../core/contracts/native-records.ts'
+import type { Capability, ModelMetadata, StoredFormat } from '../../../core/contracts/models.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import {
   foreignStart,
