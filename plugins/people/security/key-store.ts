@@ -48,6 +48,8 @@ export async function openKeyStore(
   changed: (change: 'key_created' | 'key_replaced' | 'key_revoked', name: string, owner: string) => void = () => {}
 ) {
   let own = configured.map(configuredKey)
+  /** Configured keys and used keys of the file by digest, which clients cannot choose: lookup times reveal nothing. */
+  let byDigest = indexOf(own)
   let stored = new Map<string, StoredKey>()
   let required = own.length > 0
   /** Mark of the file when it was read last. */
@@ -72,6 +74,7 @@ export async function openKeyStore(
         return [entry.id, isSame ? known : storedKey(entry)]
       })
     )
+    byDigest = indexOf(own)
     for (const [id, { caller }] of stored)
       if (!isFirst && !before.has(id)) changed('key_created', caller.name, caller.owner)
     for (const [id, key] of before) {
@@ -104,10 +107,16 @@ export async function openKeyStore(
     void refresh()
   }, CHECK_INTERVAL_MS).unref()
 
-  /** @throws CorralError `unauthorized` if it has expired */
-  function findStored({ id, secret }: { id: string; secret: string }): StoredKey | undefined {
+  function findStored({ id, secret }: { id: string; secret: string }, digest: string): StoredKey | undefined {
     const key = stored.get(id)
     if (!key || !matchesSecret(key.entry, secret)) return undefined
+    const valid = asValid(key)
+    byDigest.set(digest, valid)
+    return valid
+  }
+
+  /** @throws CorralError `unauthorized` if it has expired */
+  function asValid(key: StoredKey): StoredKey {
     if (key.end <= Date.now()) throw expiredKey(key)
     if (!key.caller.revoked!.aborted) return key
     // The clock jumped ahead, which revoked the key, and back.
@@ -123,12 +132,13 @@ export async function openKeyStore(
     },
     /** Returns the key that a client sent, even if it is new. @throws CorralError `unauthorized` if it has expired */
     find(sent: string): Key | undefined | Promise<Key | undefined> {
-      // Clients cannot choose the digest, so lookup times reveal nothing.
       const digest = digestOf(sent)
-      const known = own.find(key => key.digest === digest)
-      if (known) return known
+      const known = byDigest.get(digest)
+      if (known && !('entry' in known)) return known
+      // Look up revoked keys as if they had never been used.
+      if (known && !known.caller.revoked!.aborted) return asValid(known)
       const parts = parseKey(sent)
-      return parts && (findStored(parts) ?? refresh().then(() => findStored(parts)))
+      return parts && (findStored(parts, digest) ?? refresh().then(() => findStored(parts, digest)))
     },
     /** Returns the current caller of an owner; undefined if its key is gone or keyless callers are refused. */
     callerOf(owner: string): KnownCredential['caller'] | undefined {
@@ -148,6 +158,7 @@ export async function openKeyStore(
           ? Object.assign(known, { caller: { ...known.caller, name: nameOfConfigured(index) } })
           : configuredKey(key, index)
       })
+      byDigest = indexOf(own)
       if (own.length > 0) required = true
       for (const key of before.filter(known => !own.includes(known))) {
         log.info({ key: key.caller.name }, `The key "${key.caller.name}" was removed from the configuration.`)
@@ -161,6 +172,9 @@ export async function openKeyStore(
 }
 
 const OWNER = 'key:'
+
+const indexOf = (keys: readonly ConfiguredKey[]) =>
+  new Map<string, ConfiguredKey | StoredKey>(keys.toReversed().map(key => [key.digest, key]))
 
 const digestOf = (text: string) => hash('sha256', text, 'hex')
 
