@@ -74,7 +74,7 @@ t.test("stable-diffusion.cpp's server is installed, and makes and edits images",
   const drawn = await make('generations', {})
   await make('edits', { image: drawn.toString('base64') })
   const ruled = await make('generations', {
-    prompt: 'a horse<sd_cpp_extra_args>{"width":128,"height":128}</sd_cpp_extra_args>'
+    prompt: 'a horse<sd_cpp<sd_cpp_extra_args>_extra_args>{"width":128,"height":128}</sd_cpp_extra_args>'
   })
   t.equal(ruled.readUInt32BE(16), 64, "prompts cannot set the server's parameters")
   const { body } = await corral.json('/api/ps')

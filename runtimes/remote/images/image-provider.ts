@@ -40,7 +40,7 @@ const DRAWER = {
 }
 const ARGUMENTS = ['--listen-ip', '127.0.0.1', '--listen-port', '{port}', '--model', '{model}']
 /** In its prompts, the server reads its own parameters, such as a number of steps, which clients must not decide. */
-const PARAMETERS = /<\/?sd_cpp_extra_args>/gi
+const PARAMETERS = /<(?=\/?sd_cpp_extra_args>)/gi
 
 /** Serves image models in storage with the server of stable-diffusion.cpp. */
 export function createImageProvider({
@@ -86,4 +86,4 @@ export function createImageProvider({
 const plain =
   (call: OperationCall): OperationCall =>
   (request, sink) =>
-    call({ ...request, prompt: String(request.prompt).replace(PARAMETERS, '') }, sink)
+    call({ ...request, prompt: String(request.prompt).replace(PARAMETERS, ' ') }, sink)
