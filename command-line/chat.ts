@@ -13,7 +13,7 @@ const remark = (text: string) => printNote(colors.dim(printable(text)))
 const complain = (error: CommandFailure) => printNote(`${colors.red('error:')} ${printable(error.message)}`)
 
 /**
- * Opens the terminal, loads the model, and chats until the user leaves. Keeps text typed meanwhile for the prompt.
+ * Opens the terminal, loads the model, and chats until the user leaves. Text typed while the model loads goes into the prompt.
  * @throws Interrupted when the user leaves with Ctrl-C
  */
 export async function chatInTerminal(

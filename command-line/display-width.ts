@@ -70,7 +70,7 @@ const UNSPACED =
   '[\\p{Script=Han}\\p{Script=Hiragana}\\p{Script=Katakana}\\p{Script=Bopomofo}\\u3000-\\u303f\\uff01-\\uff60]'
 /** Characters that must not start a line: closing brackets, marks that end a phrase, small kana. */
 const ENDS = '[\\p{Pe}\\p{Pf}、。，．・：；？！ー々…‥ぁぃぅぇぉっゃゅょァィゥェォッャュョ,.:;?!)%\\]}\\p{Mark}]'
-/** Where a line may break: between characters of these scripts, except after opening brackets. */
+/** Lines may break between characters of these scripts, except after opening brackets. */
 const BREAK_POINT = new RegExp(`(?<![\\p{Ps}\\p{Pi}])(?!${ENDS})(?:(?<=${UNSPACED})|(?=${UNSPACED}))`, 'u')
 /** Marks these points. */
 const ZERO_WIDTH_SPACE = '\u200b'

@@ -114,7 +114,7 @@ export function withUsableMedia<T extends Fields>(
   }
 }
 
-/** The field of an image or sound, undefined in earlier messages, and what it is called, such as "an image". */
+/** The field of an image or sound (undefined in earlier messages), and its name in messages, such as "an image". */
 interface MediumPlace {
   param: string | undefined
   one: string

@@ -109,7 +109,7 @@ export interface RouteSchema extends FastifySchema {
 /** Routes that use a model take prompts, images and sounds. Other routes take names and settings. */
 const usualBodySize = (errors: readonly ErrorCode[]) => (errors.includes('context_exceeded') ? 'large' : 'small')
 
-/** A missing body, or one that is not an object, gets its own error code before the schema is applied. */
+/** Refuses a missing body, and one that is not an object, with its own error code before the schema is checked. */
 async function requireObject(request: FastifyRequest): Promise<void> {
   const { schema } = request.routeOptions
   const isOptional = !schema?.body || schema.bodyOptional === true

@@ -11,7 +11,7 @@ export const SpeechOptions = Type.Object(
     ...releaseSettings('whisper.cpp'),
     python: Program({
       default: '',
-      description: 'Python that has piper-tts and its server; if empty, that of piper on PATH, or one that corral makes'
+      description: 'Python with piper-tts and its server; if empty, the one piper on PATH uses, or a new environment'
     }),
     package_index: Address('', 'Package index to install piper from; if empty, the settings of pip and uv apply')
   },
