@@ -30,7 +30,7 @@ const generationRequest = {
   keep_alive,
   stream: Given(Type.Boolean({ default: false })),
   stream_options: Given(Loose({ include_usage: Given(Type.Boolean()) })),
-  n: Given(Type.Integer({ minimum: 1, maximum: 256, default: 1 }))
+  n: Given(Type.Integer({ minimum: 1, default: 1 }))
 }
 
 const ContentPart = Loose({
@@ -140,7 +140,7 @@ export const CompletionRequest = Titled('CompletionRequest', {
   ]),
   suffix: Given(Type.String()),
   echo: Given(Type.Boolean({ default: false })),
-  best_of: Given(Type.Integer({ minimum: 1, maximum: 256 })),
+  best_of: Given(Type.Integer({ minimum: 1 })),
   logprobs: Given(Type.Union([Type.Integer({ minimum: 0, maximum: 100 }), Type.Boolean()])),
   ...ignored('user')
 })
