@@ -1,4 +1,4 @@
-import { createHmac, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import { GROWN_CONTEXT, UNENFORCED_SCHEMA } from '../../../core/answers/answer-headers.ts'
 import { promptTokens } from '../../../core/answers/engine-call.ts'
 import { eventsIn } from '../../../core/answers/generated-tokens.ts'
@@ -9,7 +9,6 @@ import type {
   Engine,
   EngineExit,
   EngineFields,
-  EngineMode,
   EngineProvider,
   EngineSpec,
   RankingReply
@@ -17,32 +16,32 @@ import type {
 import type { Operation } from '../../../core/contracts/hooks.ts'
 import type { LeaseRequest } from '../../../core/contracts/leases.ts'
 import type { Capability, Model } from '../../../core/contracts/models.ts'
-import type { OnProgress, Progress } from '../../../core/contracts/progress.ts'
-import { CorralError, type ErrorCode, errorCodes } from '../../../core/errors.ts'
+import type { Progress } from '../../../core/contracts/progress.ts'
+import { CorralError } from '../../../core/errors.ts'
 import { forwardedHeaders } from '../../../core/http/forwarded-headers.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { listModes, listOperations } from '../../../core/models/model-operations.ts'
 import { withAnySignal, withResolver } from '../../../core/system/abort-signals.ts'
 import { merged } from '../../../core/system/collections.ts'
 import {
-  ASK_PATH,
   type AskBody,
-  FAILURE_TRAILER,
   type OnceCall,
-  parseFailedReply,
-  parseFailure,
+  parsed,
+  readDeltas,
+  readEvents,
   readLines,
+  readPiece,
   USED_TRAILER,
   unpackVectors,
-  usedOfText,
-  WrongAnswer
+  usedOfText
 } from './asking/ask-protocol.ts'
 import { ContinuedAnswer, type Ending, hasAnswerContent } from './asking/continued-answer.ts'
 import type { Copies } from './copying/copies.ts'
-import type { ClusterNode, NodeReply } from './nodes/node.ts'
+import { type Asking, askNode, dispatch, NodeFault } from './dispatch.ts'
+import type { ClusterNode } from './nodes/node.ts'
+import type { NodeReply } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
-import { chooseNode, modelKey } from './placement/choose-node.ts'
-import { promptBlocks } from './placement/prefix-memory.ts'
+import { modelKey } from './placement/choose-node.ts'
 import type { ReplicaKeeper } from './replica-keeper.ts'
 
 /** The capability that a mode needs, if no node has described the model. */
@@ -144,9 +143,9 @@ function createClusterEngine(
   }
 
   async function forRequest(request: LeaseRequest, signal: AbortSignal): Promise<Engine> {
-    const asked = callsFor(request)
-    if (request.loadOnly) await asked.load(request, signal)
-    return Object.assign(Object.create(base) as Engine, asked.calls)
+    const { calls, load } = callsFor(request)
+    if (request.loadOnly) await load(signal)
+    return Object.assign(Object.create(base) as Engine, calls)
   }
 
   function callsFor(by: Partial<LeaseRequest>) {
@@ -177,6 +176,19 @@ function createClusterEngine(
       const unenforced = headers[UNENFORCED_SCHEMA]
       if (typeof unenforced === 'string') by.onUnenforcedSchema?.(unenforced)
     }
+    const ask = <Answer>(
+      body: Asking['body'],
+      signal: AbortSignal,
+      read: (reply: NodeReply) => Promise<Answer>,
+      tried: Iterable<string> = []
+    ) =>
+      untilStopped(signal, signal => {
+        const asking = { ...toAsking(body), tried: new Set(tried) }
+        return dispatch(members, copies, asking, signal, async reply => {
+          reportHeaders(reply)
+          return await read(reply)
+        })
+      })
 
     /**
      * Streams a node's answer. If the node is lost before it has sent any content, another one is asked. If it is lost
@@ -189,7 +201,7 @@ function createClusterEngine(
       sink: AnswerSink<Piece>,
       signal: AbortSignal,
       more: Pick<AskBody, 'bytes' | 'whole' | 'count_each' | 'stop_text' | 'native'>,
-      read: (reply: NodeReply, take: (piece: Piece) => Promise<void>) => Promise<void>,
+      read: (reply: NodeReply) => AsyncIterable<Piece>,
       kept?: ContinuedAnswer
     ): Promise<void> {
       const tried = new Set<string>()
@@ -251,15 +263,13 @@ function createClusterEngine(
           owner: sink.owner ?? by.owner
         }
         try {
-          await dispatch({ members, copies }, asking, signal, {
-            begun: () => begun,
-            async read(reply, member) {
-              reportHeaders(reply)
-              held = []
-              answering = { member, asking }
-              await read(reply, take)
-            }
-          })
+          const readAll = async (reply: NodeReply, member: ClusterNode) => {
+            reportHeaders(reply)
+            held = []
+            answering = { member, asking }
+            for await (const piece of read(reply)) await take(piece)
+          }
+          await dispatch(members, copies, asking, signal, readAll, () => begun)
           for (const early of held) await pass(early)
           return
         } catch (error) {
@@ -280,20 +290,15 @@ function createClusterEngine(
       }
     }
 
-    async function elsewhere<Value>(
-      call: OnceCall,
-      request: EngineFields,
-      tried: ReadonlySet<string>,
-      signal: AbortSignal
-    ): Promise<Value | undefined> {
-      try {
-        return await once<Value>(call, request, signal, tried)
-      } catch {
+    /** Asks a node for one piece. @param tried names of nodes that are not asked */
+    const once = <Value>(call: OnceCall, request: EngineFields, signal: AbortSignal, tried: Iterable<string> = []) =>
+      ask({ call, request }, signal, reply => readPiece<Value>(reply), tried)
+
+    const elsewhere = <Value>(call: OnceCall, request: EngineFields, tried: Iterable<string>, signal: AbortSignal) =>
+      once<Value>(call, request, signal, tried).catch((): undefined => {
         // If the client ended the request, it gets the reason.
         signal.throwIfAborted()
-        return undefined
-      }
-    }
+      })
 
     const deltas = (call: Operation) => (request: EngineFields, sink: AnswerSink) => {
       const { whole = false, countEach = false, stopText = false, native = false } = sink
@@ -314,14 +319,9 @@ function createClusterEngine(
         }
       })
       try {
-        const read = async (reply: NodeReply, take: (chunk: Buffer) => Promise<void>) => {
+        const read = async function* (reply: NodeReply) {
           isCounted = false
-          const whole = new WholeEvents()
-          for await (const chunk of reply.body) {
-            const events = whole.push(chunk)
-            if (events) await take(events)
-          }
-          if (reply.trailers[FAILURE_TRAILER] === undefined) whole.requireEnd()
+          for await (const events of readEvents(reply)) yield events
           usedOfText(reply.trailers[USED_TRAILER]).forEach((usage, choice) => {
             if (!usage) return
             isCounted = true
@@ -339,24 +339,6 @@ function createClusterEngine(
         if (events > 1 && !isCounted) told?.({ promptTokens: 0, cachedTokens: 0, completionTokens: events - 1 }, 0)
         throw error
       }
-    }
-
-    async function once<Value>(
-      call: OnceCall,
-      request: EngineFields,
-      signal: AbortSignal,
-      tried: Iterable<string> = []
-    ): Promise<Value> {
-      const asking = { ...toAsking({ call, request }), tried: new Set(tried) }
-      return await untilStopped(signal, signal =>
-        dispatch({ members, copies }, asking, signal, {
-          begun: () => false,
-          async read(reply) {
-            reportHeaders(reply)
-            return await readPiece<Value>(reply)
-          }
-        })
-      )
     }
 
     // Only deltas can be continued by another node.
@@ -386,28 +368,14 @@ function createClusterEngine(
       properties: async ({ signal }) => (await once<EngineFields | null>('properties', {}, signal)) ?? {}
     } as Partial<Engine>
 
-    return {
-      calls,
-      async load({ onProgress }: Pick<LeaseRequest, 'onProgress'>, signal: AbortSignal): Promise<void> {
-        await untilStopped(signal, signal =>
-          dispatch({ members, copies }, toAsking({ call: 'load' }), signal, {
-            begun: () => false,
-            async read(reply) {
-              reportHeaders(reply)
-              for await (const line of readLines(reply.body)) onProgress?.(parsed(line) as Progress)
-            }
-          })
-        )
-      }
-    }
+    const load = (signal: AbortSignal) =>
+      ask({ call: 'load' }, signal, async reply => {
+        for await (const line of readLines(reply.body)) by.onProgress?.(parsed(line) as Progress)
+      })
+    return { calls, load }
   }
 
   return Object.assign(base, callsFor({}).calls, { forRequest })
-}
-
-/** Reads an answer that comes in one piece. @throws WrongAnswer */
-async function readPiece<Value>({ body }: NodeReply): Promise<Value> {
-  return (parsed(await body.text(), 'its answer') as { value: Value }).value
 }
 
 /** Parses `num_ctx=4096, num_parallel=2` into options. */
@@ -423,227 +391,3 @@ function clampedOptions(header: string): Partial<LoadOptions> {
 /** Whether a piece has the progress of prompt processing, which must be shown immediately. */
 const isProgress = (piece: readonly Delta[] | Buffer): boolean =>
   Buffer.isBuffer(piece) ? piece.includes('"prompt_progress":') : piece.some(({ reading }) => reading)
-
-const LINE_FEED = 10
-const DONE = 'data: [DONE]'
-
-/** Splits a byte stream into whole events, because half an event can be neither renamed nor continued. */
-class WholeEvents {
-  #rest: Buffer | undefined
-  #last: Buffer | undefined
-
-  push(chunk: Buffer): Buffer | undefined {
-    const data = this.#rest ? Buffer.concat([this.#rest, chunk]) : chunk
-    const { length } = data
-    const isWhole = data[length - 1] === LINE_FEED && data[length - 2] === LINE_FEED
-    const end = isWhole ? length : data.lastIndexOf('\n\n') + 2
-    if (end < 2) {
-      this.#rest = data
-      return undefined
-    }
-    this.#rest = isWhole ? undefined : data.subarray(end)
-    this.#last = isWhole ? data : data.subarray(0, end)
-    return this.#last
-  }
-
-  requireEnd(): void {
-    if (this.#rest || !this.#last?.includes(DONE)) throw new WrongAnswer('its answer ends in the middle')
-  }
-}
-
-async function readDeltas(reply: NodeReply, take: (deltas: readonly Delta[]) => Promise<void>): Promise<void> {
-  let isEmpty = true
-  for await (const line of readLines(reply.body)) {
-    const deltas = parsed(line)
-    if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is not a list')
-    isEmpty = false
-    for (const delta of deltas) if (delta?.bytes) delta.bytes = Buffer.from(String(delta.bytes), 'base64')
-    await take(deltas)
-  }
-  if (isEmpty && reply.trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer is empty')
-}
-
-function parsed(text: string, what = 'a line of its answer'): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    throw new WrongAnswer(`${what} is not JSON`)
-  }
-}
-
-export interface Asking {
-  variant: Model
-  mode: EngineMode
-  /** Fields sent besides the name of the model. */
-  body: Omit<AskBody, 'model' | 'owner' | 'turn'>
-  /** The owner of the prompt and the client, as this server knows them. */
-  owner: string | undefined
-  turn: string | undefined
-  session: string | undefined
-  onProgress?: OnProgress | undefined
-  headers?: Record<string, string>
-  /** Names of nodes where it has failed. Nodes that fail here are added. */
-  tried?: Set<string>
-}
-
-/** The node failed or cannot answer now. Another one may. */
-export class NodeFault extends Error {
-  /** The error for the client if no other node can help. */
-  readonly outcome: CorralError
-
-  constructor(outcome: CorralError) {
-    super(outcome.message)
-    this.outcome = outcome
-  }
-}
-
-/** Refusals caused by the gateway's relation to the node. Their text does not concern the client. */
-const GATEWAY_FAULT_CODES: readonly ErrorCode[] = errorCodes(
-  'unauthorized forbidden_role forbidden_model host_not_allowed route_not_found method_not_allowed'
-)
-/** Refusals that do not concern other nodes, so another one may answer. */
-const RETRY_ELSEWHERE_CODES = new Set<ErrorCode>([
-  ...GATEWAY_FAULT_CODES,
-  ...errorCodes(
-    'queue_full too_busy draining shutting_down rate_limited insufficient_memory insufficient_storage',
-    'storage_not_writable load_failed load_timeout runtime_missing conversion_failed conversion_not_installed',
-    'engine_crashed engine_unreachable model_not_found model_deleted model_stopped internal'
-  )
-])
-
-/**
- * Asks the best node, and another node if that fails before any output.
- * @param begun whether something has reached the client
- * @param read reads the node's answer
- * @throws CorralError, or the NodeFault of a node whose answer had begun
- */
-export async function dispatch<Answer>(
-  { members, copies }: { members: ClusterNodes; copies: Copies },
-  asking: Asking,
-  signal: AbortSignal,
-  { begun, read }: { begun(): boolean; read(reply: NodeReply, member: ClusterNode): Promise<Answer> }
-): Promise<Answer> {
-  const { variant, mode, body } = asking
-  const { owner, session, onProgress, tried = new Set<string>() } = asking
-  const key = modelKey(variant.key, mode)
-  const prompt = promptBlocks((body.request ?? {}) as EngineFields, { model: key, owner, session })
-  const unread = new Set<string>()
-  let last: CorralError | undefined
-  for (;;) {
-    signal.throwIfAborted()
-    const choice = chooseNode({ model: key, prompt, tried, unread }, members.view, members.prefixes, performance.now())
-    if (choice.why === 'fetch') {
-      const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, onProgress)
-      if (failure) last = failure.error
-      if (failure?.member !== undefined) tried.add(failure.member)
-      if (failure?.from !== undefined) unread.add(failure.from)
-      onProgress?.({ phase: 'loading', subject: '' })
-      continue
-    }
-    const member = choice.member && members.get(choice.member.name)
-    const name = member && members.nameAt(member, variant)
-    if (!member || name === undefined) throw last ?? nobody(members, variant, choice.why)
-    tried.add(member.name)
-    const model = member.view.models.get(key)
-    if (model && isRead(body.call)) {
-      const { slots, context, storedTokens } = model
-      members.prefixes.read(
-        { member: member.name, model: key, slots, context, storedTokens },
-        prompt,
-        performance.now()
-      )
-    }
-    const end = member.begin(key)
-    try {
-      const answer = await askNode(member, { ...asking, name }, signal, read)
-      member.trust()
-      return answer
-    } catch (error) {
-      signal.throwIfAborted()
-      if (!(error instanceof NodeFault) || begun()) throw error
-      // Prefers the refusal after which a later try may help.
-      if (last?.code !== 'queue_full') last = error.outcome
-    } finally {
-      end()
-    }
-  }
-}
-
-const isRead = (call: AskBody['call']) => call === 'chat' || call === 'completion'
-
-function nobody(members: ClusterNodes, { publicName }: Model, why: string): CorralError {
-  const count = members.all().length
-  if (why === 'too_large') {
-    return new CorralError(
-      'insufficient_memory',
-      `No member of this server has enough memory for "${publicName}". Free some (corral stop), or add a member.`
-    )
-  }
-  return new CorralError(
-    'engine_unreachable',
-    `None of the members that have "${publicName}" can be reached now (of ${count} in all). GET /api/cluster says why. Try again in a moment.`,
-    { retryAfter: 1 }
-  )
-}
-
-/** Asks one node. @throws NodeFault, or the CorralError of a request that no other node would answer either */
-export async function askNode<Answer>(
-  member: ClusterNode,
-  { name, variant, body, owner, turn, headers = {} }: Asking & { name: string },
-  signal: AbortSignal,
-  read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>
-): Promise<Answer> {
-  const digest = (text: string | undefined) =>
-    text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
-  let answered = false
-  const sent = { ...body, model: name, owner: digest(owner), turn: digest(turn) }
-  try {
-    return await withAnySignal([signal, member.presence], async signal => {
-      const reply = await member.connection.send('POST', ASK_PATH, { body: sent, signal, headers })
-      answered = true
-      if (reply.statusCode !== 200) {
-        const failure = parseFailedReply(await reply.body.text(), reply.headers)
-        if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
-        throw getFault(member, variant, failure)
-      }
-      const answer = await read(reply, member)
-      const failure = reply.trailers[FAILURE_TRAILER]
-      if (failure !== undefined) throw getFault(member, variant, parseFailure(failure))
-      return answer
-    })
-  } catch (error) {
-    if (error instanceof CorralError || error instanceof NodeFault) throw error
-    if (error instanceof WrongAnswer) {
-      member.distrust(error.message)
-      throw new NodeFault(wrong(member, variant))
-    }
-    signal.throwIfAborted()
-    const why = member.explain(error)
-    member.suspect(why)
-    throw new NodeFault(
-      new CorralError(
-        answered ? 'engine_crashed' : 'engine_unreachable',
-        `The member "${member.name}" was lost while it answered for "${variant.publicName}": ${why}. Send the request again.`,
-        answered ? {} : { retryAfter: 1 }
-      )
-    )
-  }
-}
-
-function getFault(member: ClusterNode, variant: Model, failure: CorralError | undefined): NodeFault | CorralError {
-  if (!failure) return new NodeFault(wrong(member, variant))
-  const { code } = failure
-  if (code === 'model_not_found' || code === 'model_deleted') member.lacks(variant.key)
-  // Input that crashed one engine would crash the next one too.
-  const isInput = code === 'engine_crashed' && !failure.retryable
-  if (!RETRY_ELSEWHERE_CODES.has(code) || isInput) return failure
-  if (!GATEWAY_FAULT_CODES.includes(code)) return new NodeFault(failure)
-  member.distrust(`it refused a request (${code}): ${failure.message}`)
-  return new NodeFault(wrong(member, variant))
-}
-
-const wrong = (member: ClusterNode, { publicName }: Model) =>
-  new CorralError(
-    'engine_crashed',
-    `The member "${member.name}" did not answer for "${publicName}" as a member should. GET /api/cluster says why. Send the request again.`
-  )

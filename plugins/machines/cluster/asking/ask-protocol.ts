@@ -6,6 +6,7 @@ import type { Model } from '../../../../core/contracts/models.ts'
 import { CorralError, ERROR_STATUS, type ErrorCode } from '../../../../core/errors.ts'
 import { Given, keep_alive, Loose, options } from '../../../../core/http/request-fields.ts'
 import { isObject, parseAnyJson } from '../../../../core/system/json-object.ts'
+import type { NodeReply } from '../nodes/node-connection.ts'
 
 /* How the gateway calls a node's engine. Requests and answers have the form of the engine contract. */
 
@@ -97,6 +98,47 @@ export async function* readLines(body: AsyncIterable<Buffer>): AsyncGenerator<st
     for (const line of lines) if (line !== '') yield line
   }
   if (rest !== '') throw new WrongAnswer('its answer ends in the middle of a line')
+}
+
+/** Reads an answer that comes in one piece. @throws WrongAnswer */
+export async function readPiece<Value>({ body }: NodeReply): Promise<Value> {
+  return (parsed(await body.text(), 'its answer') as { value: Value }).value
+}
+
+/** Yields whole events of a byte stream, because half an event can be neither renamed nor continued. */
+export async function* readEvents({ body, trailers }: NodeReply): AsyncGenerator<Buffer> {
+  let rest: Buffer = Buffer.alloc(0)
+  let last: Buffer | undefined
+  for await (const chunk of body) {
+    const data = rest.length > 0 ? Buffer.concat([rest, chunk]) : chunk
+    const end = data.lastIndexOf('\n\n') + 2
+    rest = end < 2 ? data : data.subarray(end)
+    if (end < 2) continue
+    last = data.subarray(0, end) as Buffer
+    yield last
+  }
+  const isEnded = rest.length === 0 && last?.includes('data: [DONE]')
+  if (!isEnded && trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer ends in the middle')
+}
+
+export async function* readDeltas({ body, trailers }: NodeReply): AsyncGenerator<readonly Delta[]> {
+  let isEmpty = true
+  for await (const line of readLines(body)) {
+    const deltas = parsed(line)
+    if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is not a list')
+    isEmpty = false
+    for (const delta of deltas) if (delta?.bytes) delta.bytes = Buffer.from(String(delta.bytes), 'base64')
+    yield deltas
+  }
+  if (isEmpty && trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer is empty')
+}
+
+export function parsed(text: string, what = 'a line of its answer'): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    throw new WrongAnswer(`${what} is not JSON`)
+  }
 }
 
 function formatFailure(error: CorralError): string {

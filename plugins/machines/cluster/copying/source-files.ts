@@ -14,7 +14,7 @@ import { abortAfter } from '../../../../core/system/abort-signals.ts'
 import { parseJson } from '../../../../core/system/json-file.ts'
 import { bareHost } from '../../../../core/system/private-address.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { type ConnectionSettings, connectionFault, NodeConnection } from '../nodes/node.ts'
+import { type ConnectionSettings, connectionFault, NodeConnection } from '../nodes/node-connection.ts'
 
 /*
  * How a node copies a model from another one. The gateway asks the node that has it for a ticket and passes the ticket

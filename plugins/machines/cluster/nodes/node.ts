@@ -1,14 +1,11 @@
-import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { rootCertificates } from 'node:tls'
 import type { FastifyBaseLogger } from 'fastify'
-import type { Agent, Dispatcher } from 'undici'
 import { SseParser } from '../../../../core/answers/openai-events.ts'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../../core/contracts/native-records.ts'
 import type { KnownMember } from '../../../../core/contracts/services.ts'
 import type { StateTopic } from '../../../../core/contracts/state-events.ts'
-import { CorralError, errorMessage } from '../../../../core/errors.ts'
+import { CorralError } from '../../../../core/errors.ts'
 import { StateRecords } from '../../../../core/http/state-records.ts'
 import { momentAt } from '../../../../core/system/clock.ts'
 import { version as ownVersion } from '../../../../core/system/package-info.ts'
@@ -22,7 +19,7 @@ import {
   readLines
 } from '../asking/ask-protocol.ts'
 import { modelKey, type NodeModel, type NodeView } from '../placement/choose-node.ts'
-import FAULTS from './connection-faults.json' with { type: 'json' }
+import { type ConnectionSettings, connectionFault, NodeConnection, type NodeReply } from './node-connection.ts'
 
 /** Seconds after which a node's feed sends something. */
 const HEARTBEAT_S = 2
@@ -567,75 +564,4 @@ function sum(numbers: Iterable<number>): number {
   let total = 0
   for (const number of numbers) total += number
   return total
-}
-
-export interface ConnectionSettings {
-  connectTimeout: number
-  /** File with certificates of authorities, in addition to the system's. Empty means none. */
-  ca: string
-}
-
-/** A node's answer before its body is read. */
-export type NodeReply = Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body' | 'trailers'>
-
-/** The connections to one node. Answers have no time limit: only the client or a lost node ends them. */
-export class NodeConnection {
-  readonly url: string
-  readonly #options: Agent.Options
-  #agent: Promise<Agent> | undefined
-  readonly #key: string | undefined
-
-  constructor({ url, key, tlsName }: KnownMember, { connectTimeout, ca }: ConnectionSettings) {
-    this.url = new URL(url).origin
-    this.#key = key === '' ? undefined : key
-    this.#options = {
-      headersTimeout: 0,
-      bodyTimeout: 0,
-      pipelining: 1,
-      connect: {
-        timeout: connectTimeout,
-        keepAlive: true,
-        ...(tlsName !== undefined && { servername: tlsName }),
-        ...(ca !== '' && { ca: [...rootCertificates, readFileSync(ca, 'utf8')] })
-      }
-    }
-  }
-
-  /** Imported with the first request, since most servers have no nodes. */
-  #connect(): Promise<Agent> {
-    this.#agent ??= import('undici').then(({ Agent }) => new Agent(this.#options))
-    return this.#agent
-  }
-
-  /** @param body sent as JSON unless it is text already */
-  async send(
-    method: 'GET' | 'HEAD' | 'POST' | 'DELETE',
-    path: string,
-    { body, signal, headers }: { body?: object | string; signal: AbortSignal; headers?: Record<string, string> }
-  ): Promise<NodeReply> {
-    const { request } = await import('undici')
-    return await request(this.url + path, {
-      method,
-      dispatcher: await this.#connect(),
-      signal,
-      headers: {
-        ...headers,
-        ...(this.#key !== undefined && { authorization: `Bearer ${this.#key}` }),
-        ...(body !== undefined && { 'content-type': 'application/json' })
-      },
-      ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) })
-    })
-  }
-
-  async close(): Promise<void> {
-    await (await this.#agent)?.destroy()
-  }
-}
-
-/** Explains why a connection failed, and what to check. Never contains a key. */
-export function connectionFault(error: unknown): string {
-  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
-  const { code = '', name } = (cause ?? {}) as { code?: string; name?: string }
-  if (name === 'HTTPParserError') return 'what listens at its address does not speak HTTP'
-  return (FAULTS as Record<string, string>)[code] ?? errorMessage(cause)
 }
