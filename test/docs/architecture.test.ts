@@ -51,7 +51,7 @@ t.test('sizes in ARCHITECTURE.md are right within a tenth', async t => {
 
 t.test('decisions use no clock, file or process', async t => {
   const decisions = files.filter(file =>
-    /^(plugins\/running\/scheduler\/(decide|eviction|turns|request-queue|scheduler-state)|runtimes\/llama-cpp\/ranking|runtimes\/llama-server\/hang-watch|plugins\/models\/download\/choice\/choose-files)[\w-]*\.ts$/.test(
+    /^(plugins\/running\/scheduler\/(decide|eviction|turns|request-queue|scheduler-state)|runtimes\/llama-cpp\/ranking|runtimes\/llama-server\/hang-watch|plugins\/models\/download\/choice\/(choice|choose|quantizations))[\w-]*\.ts$/.test(
       file
     )
   )

@@ -1,19 +1,26 @@
-import type { PlannedDownload, PullPlan } from '../../../../core/contracts/downloads.ts'
+import type { PlannedDownload } from '../../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../../core/contracts/hubs.ts'
-import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
+import { CorralError } from '../../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../../core/models/gguf-file-name.ts'
 import {
   checkpointModels,
   describesSafetensors,
   type FolderModel,
-  indexedWeights,
-  isTokenizer,
   listed,
-  safetensorsLabel,
   speechModels
 } from '../../../../core/models/model-folder.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
-import { isObject } from '../../../../core/system/json-object.ts'
+import {
+  type Choice,
+  type ChoiceRequest,
+  memoryBudget,
+  refusal,
+  requiredMemory,
+  toChoice,
+  toPlannedFile,
+  type Wanted
+} from './choice.ts'
+import { chooseSafetensors, INDEX, safetensorsFolders } from './choose-safetensors.ts'
 import {
   ambiguousFiles,
   asLabel,
@@ -22,7 +29,6 @@ import {
   findGgufModels,
   type GgufCandidate,
   type GgufModels,
-  type Headers,
   hasTwins,
   isLabel,
   isOneFamily,
@@ -31,82 +37,7 @@ import {
   totalSize
 } from './gguf-models.ts'
 import CONTENTS from './other-contents.json' with { type: 'json' }
-import QUANTIZATIONS from './quantizations.json' with { type: 'json' }
-
-/** The requested part of a repository. Without any field, the default. */
-export interface Wanted {
-  /** A label, a file's path or name with or without `.gguf`, or a folder. */
-  variant?: string | undefined
-  file?: string | undefined
-}
-
-/** Bytes of memory on this machine: main memory (at most what the process may use), and graphics memory or 0. */
-export interface MemoryFacts {
-  ram: number
-  /** The part of `ram` that models may use, if it is limited. */
-  most?: number
-  gpu: number
-}
-
-export interface ChoiceRequest extends Wanted {
-  /** In the hub's spelling, for messages, and for the label if no file name has one. */
-  id: string
-  files: readonly HubFile[]
-  /** The result of `weightsFromIndex` for the index from `filesToRead`. */
-  weightsInIndex?: string[]
-  /** Parsed config.json of SafeTensors weights, if it was read: it names their type. */
-  config?: unknown
-  headers?: Headers
-  memory: MemoryFacts
-}
-
-/** The part of a pull's plan that follows from the listing and the memory. */
-export interface Choice
-  extends Pick<PullPlan, 'format' | 'files' | 'size' | 'reason' | 'choices' | 'memory' | 'warnings'> {
-  /** Undefined for SafeTensors weights without `config`: see `safetensorsLabel`. */
-  label: string | undefined
-}
-
-export function toPlannedFile(file: HubFile, role: PlannedDownload['role'], storedPath: string): PlannedDownload {
-  const { path, size, sha256, gitSha1 } = file
-  return { path, storedPath, role, size, sha256, gitSha1 }
-}
-
-/** Removes files whose stored names differ only in case from an earlier one: some disks cannot store both. */
-export function withoutNameTwins(files: readonly PlannedDownload[]): PlannedDownload[] {
-  const names = new Set<string>()
-  return files.filter(({ storedPath }) => names.size < names.add(storedPath.toLowerCase()).size)
-}
-
-/** Creates the error for a repository, or a part of it, that cannot be pulled. */
-export const refusal = (code: ErrorCode, message: string, details?: Record<string, unknown>): CorralError =>
-  new CorralError(code, message, { param: 'model', ...(details ? { details } : {}) })
-
-const GIB = 2 ** 30
-const MIN_GPU_BYTES = 4 * GIB
-
-/** Bytes that models may use: in the fastest memory, and in total. */
-export interface Budget {
-  best: number
-  all: number
-  gpu: boolean
-}
-
-/** Leaves the rest to the system, other programs and the context. */
-export function memoryBudget({ ram, most, gpu }: MemoryFacts): Budget {
-  const main = Math.min(0.7 * ram, most ?? ram)
-  if (gpu < MIN_GPU_BYTES) return { best: main, all: main, gpu: false }
-  return { best: 0.9 * gpu, all: main + gpu, gpu: true }
-}
-
-/** Estimates the bytes of memory for a model with a context of usual length. */
-export const requiredMemory = (weights: number, projector: number): number =>
-  Math.round(weights * 1.1 + 0.5 * GIB + projector)
-
-export function memoryCheck(required: number, budget: Budget): PullPlan['memory'] {
-  const available = Math.round(required <= budget.best ? budget.best : budget.all)
-  return { required, available, fits: required <= available }
-}
+import { defaultQuantization, isUnsupported, quality, requiredFor } from './quantizations.ts'
 
 /** Repositories with all quantizations of huge models have a few hundred files. */
 const MAX_MODEL_FILES = 2_000
@@ -250,19 +181,10 @@ function requestedReason({ label, quantization, path }: GgufCandidate, wanted: s
 }
 
 function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufCandidate, reason: string): Choice {
-  const { projector, draft } = candidate
-  const plan = (file: HubFile, role: PlannedDownload['role']) =>
-    toPlannedFile(file, role, storedName(baseName(file.path)))
-  const files = withoutNameTwins([
-    ...candidate.files.map(file => plan(file, 'model')),
-    ...(projector ? [plan(projector, 'projector')] : []),
-    ...(draft ? [plan(draft, 'draft')] : []),
-    ...companions(request.files, parentFolder(candidate.path)).map(file => plan(file, 'other'))
-  ])
-  const memory = memoryCheck(requiredFor(candidate), memoryBudget(request.memory))
-  const warnings = misfit(candidate.label, memory)
+  const { projector, draft, label } = candidate
+  const warnings: string[] = []
   if (isUnsupported(candidate.quantization ?? '')) {
-    warnings.push(`${candidate.label} is for other engines or old versions: llama.cpp will probably not load it.`)
+    warnings.push(`${label} is for other engines or old versions: llama.cpp will probably not load it.`)
   }
   if (!projector && models.looseProjectors.length > 0) {
     warnings.push(
@@ -271,24 +193,24 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
     )
   }
   for (const set of models.incomplete) warnings.push(`Not used: ${incompleteText(set)}.`)
-  return {
-    format: 'gguf',
-    label: candidate.label,
-    files,
-    size: totalSize(files),
-    reason,
-    choices: listChoices(models.candidates).filter(({ label }) => label !== candidate.label),
-    memory,
-    warnings
-  }
+  const files = [
+    ...candidate.files.map(file => withBareName(file, 'model')),
+    ...(projector ? [withBareName(projector, 'projector')] : []),
+    ...(draft ? [withBareName(draft, 'draft')] : []),
+    ...companions(request.files, parentFolder(candidate.path)).map(file => withBareName(file, 'other'))
+  ]
+  const choices = listChoices(models.candidates).filter(other => other.label !== label)
+  const choice = { format: 'gguf' as const, label, files, reason, choices, warnings }
+  return toChoice(request, requiredFor(candidate), choice, misfit(label))
 }
 
 /** Chooses one of the models that recognize speech and the voices, by its label or file. */
-function chooseOther({ id, file, variant, files, memory: facts }: ChoiceRequest, found: FolderModel[]): Choice {
-  const byName = new Map(files.map(each => [each.path, each]))
+function chooseOther(request: ChoiceRequest, found: FolderModel[]): Choice {
+  const { id, file, variant } = request
+  const byName = new Map(request.files.map(each => [each.path, each]))
   const models = found.map(({ format, label, files: parts }) => {
-    const planned = parts.map(({ path, role }) => toPlannedFile(byName.get(path)!, role, storedName(baseName(path))))
-    return { format, label: asLabel(label!), files: planned, size: totalSize(planned) }
+    const files = parts.map(({ path, role }) => withBareName(byName.get(path)!, role))
+    return { format, label: asLabel(label!), files, size: totalSize(files) }
   })
   const choices = models.slice(0, MAX_CHOICES).map(({ label, size }) => ({ label, size }))
   const wanted = (file ?? variant)?.toLowerCase()
@@ -297,23 +219,22 @@ function chooseOther({ id, file, variant, files, memory: facts }: ChoiceRequest,
   )
   if (!chosen) throw unknownVariant(id, wanted!, choices, [])
   if (other) throw severalModels(id, `${models.length} models`, choices)
-  const memory = memoryCheck(requiredMemory(chosen.size, 0), memoryBudget(facts))
-  const reason = wanted === undefined ? `${chosen.label} is the only model.` : `${chosen.label} was requested.`
-  return {
-    ...chosen,
-    reason,
-    choices: choices.filter(({ label }) => label !== chosen.label),
-    memory,
-    warnings: misfit(chosen.label, memory)
-  }
+  const { label, size } = chosen
+  const reason = wanted === undefined ? `${label} is the only model.` : `${label} was requested.`
+  const others = choices.filter(other => other.label !== label)
+  const choice = { ...chosen, reason, choices: others, warnings: [] }
+  return toChoice(request, requiredMemory(size, 0), choice, misfit(label))
 }
 
-/** The warning for a model that does not fit into memory. */
-function misfit(label: string, { fits, required, available }: Choice['memory']): string[] {
-  if (fits) return []
-  const needs = `${label} needs about ${formatBytes(required)} of memory, but ${formatBytes(available)} can be used`
-  return [`${needs} on this machine. It will be slow or not load at all.`]
-}
+const withBareName = (file: HubFile, role: PlannedDownload['role']) =>
+  toPlannedFile(file, role, storedName(baseName(file.path)))
+
+/** Returns the warning for a model that does not fit into memory. */
+const misfit =
+  (label: string) =>
+  ({ required, available }: Choice['memory']) =>
+    `${label} needs about ${formatBytes(required)} of memory, but ${formatBytes(available)} can be used on this machine. ` +
+    'It will be slow or not load at all.'
 
 function companions(files: readonly HubFile[], folder: string): HubFile[] {
   const isSmall = (size = 0) => size > 0 && size <= MAX_COMPANION_BYTES
@@ -418,257 +339,3 @@ function nothingToRun(id: string, allFiles: readonly HubFile[], { roles, incompl
     { extensions }
   )
 }
-
-export const requiredFor = ({ size, projector }: GgufCandidate) => requiredMemory(size, projector?.size ?? 0)
-
-/**
- * Chooses the best quantization that fits the memory, from the class of Q4_K_M up to Q8_0. Chooses a smaller
- * quantization only if none of those fits, and unquantized weights only if there is nothing else. Undefined if no
- * candidate has a label that llama.cpp loads.
- */
-export function defaultQuantization(
-  candidates: readonly GgufCandidate[],
-  budget: Budget
-): { candidate: GgufCandidate; reason: string } | undefined {
-  const usable = candidates.filter(({ quantization }) => quantization && !isUnsupported(quantization))
-  const rank = (candidate: GgufCandidate) => quality(candidate.quantization!)
-  const ordered = usable.sort((a, b) => rank(a) - rank(b) || (a.path < b.path ? -1 : 1))
-  const [first] = ordered
-  if (!first) return undefined
-
-  const top = quality('Q8_0')
-  const standIns = ordered
-    .map(candidate => ({ candidate, order: standInRank(candidate.quantization!) }))
-    .filter(entry => entry.order !== undefined)
-    .sort((a, b) => a.order! - b.order!)
-  const floor =
-    standIns[0]?.candidate ?? ordered.find(candidate => rank(candidate) > quality('Q4_K_M') && rank(candidate) <= top)
-  const below = floor ? rank(floor) : top
-  const ladder = floor ? ordered.filter(candidate => rank(candidate) >= below && rank(candidate) <= top) : []
-  const smaller = ordered.filter(candidate => rank(candidate) < below)
-  if (!floor && smaller.length === 0) {
-    const what = isFloat(first.quantization!) ? 'nothing quantized' : 'nothing smaller'
-    return { candidate: first, reason: `${first.label} was chosen because the repository has ${what}.` }
-  }
-
-  const largest = (candidates: GgufCandidate[], bytes: number, larger?: GgufCandidate) => {
-    const index = candidates.findLastIndex(candidate => requiredFor(candidate) <= bytes)
-    if (index === -1) return undefined
-    const candidate = candidates[index]!
-    return { candidate, reason: reasonOfBest(candidate, candidates[index + 1] ?? larger, budget) }
-  }
-  const best = largest(ladder, budget.best)
-  if (best) return best
-  if (floor && requiredFor(floor) <= budget.all) {
-    const reason =
-      `${floor.label} needs ${formatBytes(requiredFor(floor))}, more than the ${formatBytes(budget.best)} of usable graphics memory; ` +
-      'the rest goes to main memory.'
-    return { candidate: floor, reason }
-  }
-  const small = largest(smaller, budget.all, floor)
-  if (small) return small
-  const candidate = floor ?? smaller[0]!
-  const reason = `${candidate.label} was chosen although no quantization fits ${formatBytes(budget.all)} of usable memory.`
-  return { candidate, reason }
-}
-
-function reasonOfBest(best: GgufCandidate, next: GgufCandidate | undefined, { best: usable, gpu, all }: Budget) {
-  const need = requiredFor(best)
-  const memory =
-    need <= usable
-      ? `${formatBytes(usable)} of usable${gpu ? ' graphics' : ''} memory`
-      : `${formatBytes(all)} of memory`
-  const more = next ? `; ${next.label} would need ${formatBytes(requiredFor(next))}` : ''
-  return `${best.label} is the best quantization for this machine: it needs ${formatBytes(need)} of ${memory}${more}.`
-}
-
-/**
- * Quantizations by quality, the worst first, and the lowest quantization of the default choice: the first of these that
- * the repository has.
- */
-const { quality: QUALITY, standIns: STAND_INS } = QUANTIZATIONS
-
-/** Returns the quantization of most weights: `UD-Q4_K_XL` is Q4_K_XL, `F16-Q5` and `Q5-F16` are Q5. */
-function mainQuantization(label: string): string {
-  const parts = label.replace(/^UD-/, '').split('-')
-  return parts.find(part => !isFloat(part)) ?? parts[0]!
-}
-
-const isFloat = (label: string): boolean => /^(?:B?F16|F32)$/.test(label)
-
-/** Ranks a label by quality: higher is better. Unknown labels rank just below the known label they begin with. */
-export function quality(label: string): number {
-  const extra = (label.startsWith('UD-') ? 0.5 : 0) + (label.replace(/^UD-/, '').includes('-') ? 0.25 : 0)
-  const bulk = mainQuantization(label)
-  const rank = QUALITY.indexOf(bulk)
-  if (rank >= 0) return rank + extra
-  const shorter = bulk.replace(/_[^_]*$/, '')
-  return shorter === bulk ? -1 : quality(shorter) + 0.1 + extra
-}
-
-/** Returns the position of a label in STAND_INS, the lower the better. Undefined for all others. */
-export function standInRank(label: string): number | undefined {
-  const exact = STAND_INS.indexOf(label)
-  // A mixture ranks right after its plain quantization.
-  const rank = exact >= 0 ? exact : STAND_INS.indexOf(mainQuantization(label)) + 0.5
-  return rank >= 0.5 || exact === 0 ? rank : undefined
-}
-
-/** Types of other engines, and repacked types of old versions, which llama.cpp does not load. */
-export const isUnsupported = (label: string): boolean => /_[48]_[48]$|_R[48]$|^(?:UD-)?IQ\d_K|^I2_S$/.test(label)
-
-const TEXT = /^(?:readme\.md|licen[cs]e(?:\.(?:md|txt))?|notice(?:\.(?:md|txt))?)$/i
-/** Names of weights that were quantized for Apple's MLX, which only MLX reads. */
-const MLX_NAME = /^mlx-community\/.*\b\d(?:[._]\d+)?-?bit\b|[-_.]mlx[-_.]?(?:\d|q\d|int\d|mxfp\d).*$/i
-
-/** Chooses the files of the SafeTensors model in a folder. @throws CorralError as `chooseFiles` */
-export function chooseSafetensors(request: ChoiceRequest, folder: string): Choice {
-  const { id, files, config } = request
-  const label = folder !== '' ? folder.slice(0, -1) : config === undefined ? undefined : safetensorsLabel(config)
-  refuseOtherTypes(request, folder, label)
-  refuseMlx(id, config)
-  const { weights, missing } = safetensorsModel(request, folder)
-  if (missing.length > 0) {
-    throw refusal(
-      'unsupported_capability',
-      `${id} is not a complete model: it lacks ${listed(missing)}. Look for another repository of this model.`
-    )
-  }
-  const inFolder = ({ path }: HubFile) => path.slice(folder.length)
-  const stored = (file: HubFile, role: PlannedDownload['role'], name: string) =>
-    toPlannedFile(file, role, name.split('/').map(storedName).join('/'))
-  const others = [...files].sort(byPath).filter(file => {
-    const name = inFolder(file)
-    if (!file.path.startsWith(folder) || weights.includes(file) || name === 'adapter_config.json') return false
-    return describesSafetensors(name) || TEXT.test(name)
-  })
-  const chosen = withoutNameTwins([
-    ...weights.map(file => stored(file, 'model', convertibleName(request, inFolder(file), weights.length))),
-    ...others.map(file => stored(file, 'other', inFolder(file)))
-  ])
-  const bytes = totalSize(weights)
-  // Loaded as 16-bit floats unless another type is requested.
-  const factor = label === 'F32' ? 0.5 : label === 'FP8' ? 2 : 1
-  const memory = memoryCheck(requiredMemory(bytes * factor, 0), memoryBudget(request.memory))
-  const warnings = [
-    'These are SafeTensors weights: they are converted to GGUF when the model is first loaded. The first conversion needs ' +
-      'some GB of Python packages, and asks before it installs them.'
-  ]
-  if (!memory.fits) {
-    warnings.push(
-      `In 16 bits the model needs about ${formatBytes(memory.required)} of memory, but ${formatBytes(memory.available)} can be used on ` +
-        'this machine. Load it with a smaller type, for example "dtype": "q4_k_m".'
-    )
-  }
-  return {
-    format: 'safetensors',
-    label,
-    files: chosen,
-    size: totalSize(chosen),
-    reason:
-      request.file || request.variant
-        ? 'These weights were requested.'
-        : 'The repository has only SafeTensors weights.',
-    choices: [],
-    memory,
-    warnings
-  }
-}
-
-/** Renames weights to the names that the converter expects. With an index they keep their names. */
-function convertibleName({ weightsInIndex }: ChoiceRequest, name: string, count: number): string {
-  if (weightsInIndex || name.startsWith('model')) return name
-  return count === 1 ? 'model.safetensors' : name.replace(/^.*(?=-\d{5}-of-\d{5}\.safetensors$)/, 'model')
-}
-
-/** The variant of SafeTensors weights can only be the type that they have. */
-function refuseOtherTypes({ id, variant }: ChoiceRequest, folder: string, label: string | undefined): void {
-  const wanted = variant === undefined || folder !== '' ? undefined : labelFromFileName(variant)
-  if (variant === undefined || wanted === undefined || !/^[\w-]+$/.test(variant)) return
-  const isType = /^(?:B?F16|F32)$/.test(wanted)
-  if (isType && (label === undefined || label === wanted)) return
-  const dtype = wanted.toLowerCase()
-  throw refusal(
-    'repo_not_found',
-    `${id} has no ${wanted}, only SafeTensors weights${label ? ` in ${label}` : ''}. Pull ${id}, then load it with the option ` +
-      `"dtype": "${dtype}", or convert it now with: corral convert ${id} --dtype ${dtype}`
-  )
-}
-
-function refuseMlx(id: string, config: unknown): void {
-  const { quantization, quantization_config: other } = fields(config)
-  const isMlx =
-    config === undefined ? MLX_NAME.test(id) : 'bits' in fields(quantization) && !('quant_method' in fields(other))
-  if (!isMlx) return
-  throw refusal(
-    'unsupported_capability',
-    `${id} has weights quantized for Apple's MLX, which llama.cpp cannot convert. Look for a repository with GGUF in its name.`
-  )
-}
-
-export const INDEX = 'model.safetensors.index.json'
-/** Not a complete model: adapters, other layouts, other precisions, training states. */
-const NO_WEIGHTS =
-  /^(?:adapter|consolidated|optimizer|scheduler|diffusion_pytorch_model|ae|vae)[._-]|[._-](?:lora|ema|non_ema|fp16|fp32|bf16|int8)(?:-\d{5}-of-\d{5})?\.safetensors$/i
-
-/** Returns the folders with SafeTensors models: the root, otherwise subfolders, as other corrals list them. */
-export function safetensorsFolders(files: readonly HubFile[]): string[] {
-  const has = new Set(files.map(file => file.path))
-  if (has.has('model_index.json')) return []
-  const folders = new Set(files.filter(({ path }) => isWeights(path)).map(({ path }) => parentFolder(path)))
-  if (folders.has('')) return ['']
-  const whole = (folder: string) =>
-    has.has(`${folder}config.json`) &&
-    files.some(({ path }) => path.startsWith(folder) && isTokenizer(path.slice(folder.length)))
-  return [...folders].filter(folder => asLabel(folder) === folder.slice(0, -1) && whole(folder)).sort()
-}
-
-function isWeights(path: string): boolean {
-  const name = path.slice(parentFolder(path).length)
-  return name.endsWith('.safetensors') && !NO_WEIGHTS.test(name)
-}
-
-/** Returns the weights that a parsed index names, in order. @throws CorralError `unsupported_capability` */
-export function weightsFromIndex(index: unknown, path = INDEX): string[] {
-  const names = indexedWeights(index)
-  if (names?.every(name => name.endsWith('.safetensors'))) return names.sort()
-  throw refusal(
-    'unsupported_capability',
-    `The repository's ${path} cannot be used: its "weight_map" does not name SafeTensors files beside it. Pull another ` +
-      'revision or another repository of this model.'
-  )
-}
-
-/**
- * Returns the weights of the model in a folder, in order, and missing files. The weights are those named in its index,
- * otherwise `model.safetensors`, otherwise the only set of shards, otherwise the only other file.
- * @throws CorralError `unsupported_capability` if that is ambiguous
- */
-function safetensorsModel({ id, files, weightsInIndex }: ChoiceRequest, folder: string) {
-  const byName = new Map(files.map(file => [file.path, file]))
-  const names = files.filter(({ path }) => parentFolder(path) === folder && isWeights(path)).map(({ path }) => path)
-  const expected = weightsInIndex?.map(name => folder + name) ?? withoutIndex(id, names, folder)
-  const needed = byName.has(`${folder}config.json`) ? [] : [`${folder}config.json`]
-  if (!files.some(({ path }) => path.startsWith(folder) && isTokenizer(path.slice(folder.length)))) {
-    needed.push(`${folder}tokenizer.json`)
-  }
-  return {
-    weights: expected.flatMap(name => byName.get(name) ?? []),
-    missing: [...expected.filter(name => !byName.has(name)), ...needed]
-  }
-}
-
-function withoutIndex(id: string, names: string[], folder: string): string[] {
-  if (names.includes(`${folder}model.safetensors`)) return [`${folder}model.safetensors`]
-  const sets = new Map(names.map(name => [shardNames(name)[0]!, shardNames(name)]))
-  const named = [...sets.values()].filter(set => set[0]!.startsWith(`${folder}model-`))
-  const choice = named.length === 1 ? named : [...sets.values()]
-  if (choice.length === 1) return choice[0]!
-  throw refusal(
-    'unsupported_capability',
-    `${id} has ${choice.length} SafeTensors files, and nothing shows which of them are its model: ` +
-      `${listed(names.sort())}. Look for a repository with model.safetensors, or with GGUF files.`
-  )
-}
-
-const fields = (value: unknown): Record<string, unknown> => (isObject(value) ? value : {})

@@ -1,6 +1,6 @@
 import type { Hub, HubRequest } from '../../../../core/contracts/hubs.ts'
 import { type ModelName, parseModelName } from '../../../../core/models/model-name.ts'
-import { refusal, type Wanted } from './choose-files.ts'
+import { refusal, type Wanted } from './choice.ts'
 
 export interface PullReference extends HubRequest, Wanted {
   /** Name of the hub. If undefined, the configured hubs are searched in order. */

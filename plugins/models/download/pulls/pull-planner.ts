@@ -31,14 +31,9 @@ import { formatBytes } from '../../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../../core/system/data-paths.ts'
 import { printable } from '../../../../core/system/printable.ts'
 import { parseUntrustedJson } from '../../../../core/system/untrusted-json.ts'
-import {
-  chooseFiles,
-  filesToRead,
-  type MemoryFacts,
-  refusal,
-  requireFewModelFiles,
-  weightsFromIndex
-} from '../choice/choose-files.ts'
+import { type MemoryFacts, refusal } from '../choice/choice.ts'
+import { chooseFiles, filesToRead, requireFewModelFiles } from '../choice/choose-files.ts'
+import { weightsFromIndex } from '../choice/choose-safetensors.ts'
 import { KNOWN_NAMES, knownName } from '../choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
 import { hashFile } from '../transfer/digests.ts'

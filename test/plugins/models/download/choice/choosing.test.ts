@@ -3,14 +3,13 @@ import type { HubFile } from '../../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { parseGgufFileName } from '../../../../../core/models/gguf-file-name.ts'
 import { safetensorsLabel } from '../../../../../core/models/model-folder.ts'
+import type { Choice, ChoiceRequest } from '../../../../../plugins/models/download/choice/choice.ts'
 import {
-  type Choice,
-  type ChoiceRequest,
   chooseFiles,
   filesToRead,
-  requireFewModelFiles,
-  weightsFromIndex
+  requireFewModelFiles
 } from '../../../../../plugins/models/download/choice/choose-files.ts'
+import { weightsFromIndex } from '../../../../../plugins/models/download/choice/choose-safetensors.ts'
 import { totalSize } from '../../../../../plugins/models/download/choice/gguf-models.ts'
 import { failing } from '../../../../support/failure.ts'
 import { readCases } from '../../../../support/fixture.ts'

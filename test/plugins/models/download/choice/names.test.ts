@@ -12,9 +12,9 @@ import {
   parseRequestedName,
   type RequestedName
 } from '../../../../../core/models/model-name.ts'
-import { isUnsupported, quality, standInRank } from '../../../../../plugins/models/download/choice/choose-files.ts'
 import { KNOWN_NAMES, knownName } from '../../../../../plugins/models/download/choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../../../../../plugins/models/download/choice/pull-reference.ts'
+import { isUnsupported, quality, standInRank } from '../../../../../plugins/models/download/choice/quantizations.ts'
 import { readCases, readFixture } from '../../../../support/fixture.ts'
 
 const CASES = readFixture<{
