@@ -53,12 +53,8 @@ interface HfLikeHub extends Pick<Hub, 'name' | 'prefixes'>, Omit<PublicHub, 'tok
   defaultBranch?: string
   /** Returns the variable that forbids all requests, if it is set. */
   offlineVariable?(env: NodeJS.ProcessEnv): string | undefined
-  /** Whether its tree lists the digest of each file. */
-  treeHasDigests: boolean
-  /** Whether HEAD requests for files are redirected like GET. */
-  headRedirects: boolean
-  /** Whether its search finds names in another case. */
-  hasSearch: boolean
+  /** Whether its tree lists digests, it redirects HEAD like GET, and its search finds names in another case. */
+  isComplete: boolean
   search: {
     /** Returns path and query of a search for repositories with weights in this format. */
     path(words: string, limit: number, format: 'gguf' | 'safetensors'): string
@@ -120,7 +116,7 @@ function createHfLikeHub(options: HfLikeHub, { title, endpoint, send: sendToHub 
 
   async function tree(id: string, revision: string, signal: AbortSignal | undefined) {
     const entries: unknown[] = []
-    const query = options.treeHasDigests ? '?recursive=true&expand=false' : '?recursive=true'
+    const query = options.isComplete ? '?recursive=true&expand=false' : '?recursive=true'
     let path: string | undefined =
       `${pathPrefix}/api/models/${encodePath(id)}/tree/${encodeURIComponent(revision)}${query}`
     let first: EndpointResponse | undefined
@@ -136,7 +132,7 @@ function createHfLikeHub(options: HfLikeHub, { title, endpoint, send: sendToHub 
       for (const entry of list) entries.push(entry)
       path = nextPage(response.headers.link, response.endpoint)
     }
-    const files = await readFacts(title, () => filesFromTree(entries, options.treeHasDigests))
+    const files = await readFacts(title, () => filesFromTree(entries, options.isComplete))
     return { response: first!, files }
   }
 
@@ -153,7 +149,7 @@ function createHfLikeHub(options: HfLikeHub, { title, endpoint, send: sendToHub 
     kind = refusalKind(response, false)
   ): Promise<never> {
     const error = hubRefusal(kind, response, about, Date.now())
-    if (kind !== 'unknown-repository' || error.code !== 'repo_not_found' || !options.hasSearch) throw error
+    if (kind !== 'unknown-repository' || error.code !== 'repo_not_found' || !options.isComplete) throw error
     const similar = await similarName(send, pathPrefix, about.id, signal)
     if (similar === undefined) throw error
     throw notAtHub(
@@ -167,7 +163,7 @@ function createHfLikeHub(options: HfLikeHub, { title, endpoint, send: sendToHub 
     const { id, revision, more } = repository
     const at = (revision: string) => {
       const path = `${pathPrefix}/${encodePath(id)}/resolve/${encodeURIComponent(revision)}/${encodePath(file.path)}`
-      return requestLocation(outgoing => send({ ...outgoing, path, signal }), 'stop', options.headRedirects)
+      return requestLocation(outgoing => send({ ...outgoing, path, signal }), 'stop', options.isComplete)
     }
     const ref = more?.ref ?? revision
     if (isFingerprint(revision)) return await at(ref)
@@ -194,7 +190,7 @@ function createHfLikeHub(options: HfLikeHub, { title, endpoint, send: sendToHub 
       const id = info ? spelling(requested, info, response) : requested
       let sha = typeof info?.sha === 'string' && /^[\w.-]+$/.test(info.sha) ? info.sha : undefined
       let files = info && (await readFacts(title, () => filesFromInfo(info)))
-      if (files === undefined || isIncomplete(files, options.treeHasDigests)) {
+      if (files === undefined || isIncomplete(files, options.isComplete)) {
         const listed = await fetchTree(id, sha, ref, signal)
         if (listed.files) {
           files = files ? completed(files, listed.files) : listed.files
@@ -376,9 +372,7 @@ export const huggingface = hfLikePlugin({
   pagePrefix: '/',
   defaultBranch: 'main',
   offlineVariable,
-  treeHasDigests: true,
-  headRedirects: true,
-  hasSearch: true,
+  isComplete: true,
   search: {
     path: (words, limit, format) => {
       const query = new URLSearchParams({ search: words, filter: format, sort: 'downloads', direction: '-1' })
@@ -407,9 +401,7 @@ export const csghub = hfLikePlugin({
   tokenVariable: 'CSGHUB_TOKEN',
   pathPrefix: '/csg',
   pagePrefix: '/models/',
-  treeHasDigests: false,
-  headRedirects: false,
-  hasSearch: false,
+  isComplete: false,
   search: {
     path: (words, limit, format) => {
       const query = { page: '1', per: `${limit}`, search: words, sort: 'most_download', framework_tag: format }

@@ -72,10 +72,10 @@ export function shownAddress(address: string): string {
 /**
  * Creates an HTTP client that follows redirects and retries temporary failures, until the hub's plugin stops.
  * @param title name of the hub in messages
- * @param proxy for all requests; empty uses the environment's
- * @param connectTimeout milliseconds until a connection attempt fails
  */
-export function createHubFetch(title: string, proxy: string, connectTimeout: number, ending: AbortSignal) {
+export function hubFetch(title: string, options: ConnectionOptions, { signal: ending }: PluginContext) {
+  const { proxy } = options
+  const connect = { timeout: parseDuration(options.connect_timeout)! }
   const via = proxy ? ' (through the proxy of its settings)' : ''
   /** One pool per set of allowed addresses: a request must not reuse a connection that it may not open. */
   const connections = new Map<string, Promise<ServerConnections>>()
@@ -88,7 +88,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     if (open) return open
     // An empty setting means the environment's proxy.
     const opening = openConnections(proxy || undefined, {
-      connect: { timeout: connectTimeout, ...(allowed ? { lookup: allowedLookup(allowed) } : {}) },
+      connect: { ...connect, ...(allowed ? { lookup: allowedLookup(allowed) } : {}) },
       headersTimeout: RESPONSE_TIMEOUT_MS,
       bodyTimeout: RESPONSE_TIMEOUT_MS,
       keepAliveMaxTimeout: KEEP_ALIVE_MS
@@ -207,7 +207,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     }
   }
 }
-export type HubFetch = ReturnType<typeof createHubFetch>
+export type HubFetch = ReturnType<typeof hubFetch>
 
 const hasProxy = (env: NodeJS.ProcessEnv): boolean =>
   ['https_proxy', 'HTTPS_PROXY', 'http_proxy', 'HTTP_PROXY'].some(name => env[name])
@@ -236,59 +236,6 @@ const SKIP_MS = 60_000
 const RETRY_BEFORE_MIRRORS_MS = 3_000
 /** Status codes of gateways that cannot reach the hub behind them. */
 const GATEWAY = new Set([502, 503, 504])
-
-type PathRequest = Pick<
-  OutgoingRequest,
-  'method' | 'headers' | 'signal' | 'foreign' | 'headersOnly' | 'retryTime' | 'isFinal'
-> & { path: string }
-
-export type EndpointResponse = HubResponse & { endpoint: string }
-
-/**
- * Sends requests to a hub, or to its mirrors while it cannot be reached. Only the hub's own host gets the token.
- * @param usual the hub's own address; any other endpoint, and mirrors, were configured by an admin
- * @param mirrors tried in order if the endpoint cannot be reached
- * @param credentials headers with the token; undefined without one
- * @throws CorralError `hub_unreachable` of the endpoint; the signal's reason
- */
-export function createEndpoints(
-  fetch: HubFetch,
-  endpoint: string,
-  usual: string,
-  mirrors: readonly string[],
-  trustedHosts: readonly string[],
-  credentials: () => Promise<Headers | undefined>
-) {
-  const skippedUntil = new Map<string, number>()
-  const isSkipped = (base: string) => (skippedUntil.get(base) ?? 0) > performance.now()
-  const home = new URL(endpoint)
-
-  return async function send(outgoing: PathRequest): Promise<EndpointResponse> {
-    const { path, ...rest } = outgoing
-    const token = await credentials()
-    let gateway: EndpointResponse | undefined
-    let failure: unknown
-    const bases = [endpoint, ...mirrors].sort((a, b) => Number(isSkipped(a)) - Number(isSkipped(b)))
-    for (const [i, base] of bases.entries()) {
-      const url = base + path
-      const own = mayHaveCredentials(new URL(url), home, [])
-      const retryTime = i < bases.length - 1 ? { retryTime: RETRY_BEFORE_MIRRORS_MS } : {}
-      try {
-        const trust = { trustedHosts, redirectsAnywhere: base !== usual, credentials: own ? token : undefined }
-        const response = { ...(await fetch({ ...rest, ...retryTime, url, ...trust })), endpoint: base }
-        if (!GATEWAY.has(response.status) || outgoing.isFinal?.(response)) return response
-        gateway ??= response
-      } catch (error) {
-        if (!(error instanceof CorralError) || error.code !== 'hub_unreachable') throw error
-        failure ??= error
-      }
-      skippedUntil.set(base, performance.now() + SKIP_MS)
-    }
-    if (gateway) return gateway
-    throw failure
-  }
-}
-export type SendToHub = ReturnType<typeof createEndpoints>
 
 function errorCode(error: unknown): string | undefined {
   if (error instanceof AggregateError) return error.errors.map(errorCode).find(code => code !== undefined)
@@ -359,9 +306,6 @@ export function hubPlugin<Options extends TObject>(
   })
 }
 
-export const hubFetch = (title: string, options: ConnectionOptions, context: PluginContext): HubFetch =>
-  createHubFetch(title, options.proxy, parseDuration(options.connect_timeout)!, context.signal)
-
 export const withoutSlash = (address: string): string => address.replace(/\/+$/, '')
 
 export interface PublicHub {
@@ -377,6 +321,8 @@ export interface PublicHub {
 }
 
 export type HubAccess = ReturnType<typeof publicHubAccess>
+export type SendToHub = HubAccess['send']
+export type EndpointResponse = HubResponse & { endpoint: string }
 
 /** The section of a public hub in `config.yaml`. @param token source of the token if the setting is empty */
 export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 'variable'>, token: string) {
@@ -397,6 +343,7 @@ export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 
   )
 }
 
+/** Opens a hub, and its mirrors while it cannot be reached. */
 export function publicHubAccess(
   context: PluginContext,
   options: Static<ReturnType<typeof publicHubOptions>>,
@@ -407,15 +354,48 @@ export function publicHubAccess(
   if (endpoint !== hub.usual) context.log.info(`${hub.title} is used at ${endpoint}.`)
   // For messages.
   const title = endpoint === hub.usual ? hub.title : `${hub.title} at ${endpoint}`
-  const mirrors = options.mirrors.map(withoutSlash)
+  const home = new URL(endpoint)
   // Another server would have its own token.
-  const trustedHosts = hub.hosts.includes(new URL(endpoint).host) ? hub.hosts : []
-  const credentials = async () => {
-    const token = await findToken(options.token, hub.tokens, process.env)
-    return token === undefined ? undefined : { ...bearer(token), ...hub.moreHeaders?.(token) }
-  }
+  const trustedHosts = hub.hosts.includes(home.host) ? hub.hosts : []
   const fetch = hubFetch(title, options, context)
-  return { endpoint, title, send: createEndpoints(fetch, endpoint, hub.usual, mirrors, trustedHosts, credentials) }
+  const skippedUntil = new Map<string, number>()
+  const isSkipped = (base: string) => (skippedUntil.get(base) ?? 0) > performance.now()
+
+  /**
+   * Only the hub's own host gets the token. Any other endpoint, and mirrors, were configured by an admin.
+   * @throws CorralError `hub_unreachable` of the endpoint; the signal's reason
+   */
+  async function send(outgoing: Omit<OutgoingRequest, 'url'> & { path: string }): Promise<EndpointResponse> {
+    const { path, ...rest } = outgoing
+    const token = await findToken(options.token, hub.tokens, process.env)
+    const credentials = token === undefined ? undefined : { ...bearer(token), ...hub.moreHeaders?.(token) }
+    let gateway: EndpointResponse | undefined
+    let failure: unknown
+    const all = [endpoint, ...options.mirrors.map(withoutSlash)]
+    const bases = all.sort((a, b) => Number(isSkipped(a)) - Number(isSkipped(b)))
+    for (const [i, base] of bases.entries()) {
+      const url = base + path
+      const own = mayHaveCredentials(new URL(url), home, [])
+      const retryTime = i < bases.length - 1 ? { retryTime: RETRY_BEFORE_MIRRORS_MS } : {}
+      try {
+        const trust = {
+          trustedHosts,
+          redirectsAnywhere: base !== hub.usual,
+          credentials: own ? credentials : undefined
+        }
+        const response = { ...(await fetch({ ...rest, ...retryTime, url, ...trust })), endpoint: base }
+        if (!GATEWAY.has(response.status) || outgoing.isFinal?.(response)) return response
+        gateway ??= response
+      } catch (error) {
+        if (!(error instanceof CorralError) || error.code !== 'hub_unreachable') throw error
+        failure ??= error
+      }
+      skippedUntil.set(base, performance.now() + SKIP_MS)
+    }
+    if (gateway) return gateway
+    throw failure
+  }
+  return { endpoint, title, send }
 }
 
 /** Returns a hub's address: the setting, otherwise the variable (may be only a host), otherwise the usual one. */
