@@ -158,29 +158,30 @@ async function runConverter(
   })
 }
 
+/** @throws CorralError with the known `cause` in its details */
 async function runLogged(
-  { log, env }: ConversionJob,
+  { log, env }: { log?: ConversionLog; env: NodeJS.ProcessEnv },
   command: string,
   args: string[],
   options: {
     variables?: Record<string, string>
-    signal: AbortSignal
+    signal: AbortSignal | undefined
     progress: (line: string) => ToolProgress | undefined
     report: (at: ToolProgress) => void
   }
 ): Promise<void> {
   const { variables, signal, progress, report } = options
-  log.line(`$ ${[command, ...args].join(' ')}`)
+  log?.line(`$ ${[command, ...args].join(' ')}`)
   const onLine = (line: string) => {
     const at = progress(line)
     if (at) report(at)
-    else log.line(line)
+    else log?.line(line)
   }
   try {
     await runTool(command, args, { env, variables, signal, onLine })
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
-    log.line(error.message)
+    log?.line(error.message)
     const { cause, code, sentence } = classifyFailure(error)
     const message = cause === 'unknown' ? `${error.message} ${sentence}` : sentence
     throw new CorralError(code, message, { cause: error, details: { cause } })
@@ -309,30 +310,24 @@ export async function quantizeGguf(
   let size = 0
   for (const { source } of shards) size += (await stat(source)).size
   await requireSpace(dirname(target), size, `Quantizing to ${plan.dtype} needs up to`, 'models')
-  const progress = quantizeProgress(size)
-  const report = (completed: number) =>
-    onProgress?.({ phase: 'quantizing', subject: '', fraction: completed / size, completed, total: size })
-  report(0)
-  const onLine = (line: string) => {
-    const at = progress(line)
-    if (at) report(at.completed)
-  }
+  const report = (at: ToolProgress) =>
+    onProgress?.({ phase: 'quantizing', subject: '', fraction: at.completed / at.total, ...at })
+  report({ completed: 0, total: size })
   const input = await mkdtemp(`${target}-input-`)
   try {
     for (const { source, path } of shards) await linkFile(source, join(input, basename(path)))
     const first = join(input, basename(shards[0]!.path))
-    await runTool(tool, [first, target, plan.dtype.toUpperCase()], { env: process.env, signal, onLine })
+    const args = [first, target, plan.dtype.toUpperCase()]
+    await runLogged(process, tool, args, { signal, progress: quantizeProgress(size), report })
     await readGguf(target)
-    report(size)
+    report({ completed: size, total: size })
   } catch (error) {
     await rm(target, { force: true })
     if (signal?.aborted) throw signal.reason
-    if (!(error instanceof ToolError)) throw error
-    const { cause, code, sentence } = classifyFailure(error)
-    throw new CorralError(code, `The weights could not be quantized to ${plan.dtype}. ${sentence}`, {
-      cause: error,
-      details: { cause }
-    })
+    if (knownCause(error) === undefined) throw error
+    const { code, message, details = {} } = error as CorralError
+    const what = `The weights could not be quantized to ${plan.dtype}. ${message}`
+    throw new CorralError(code, what, { cause: error, details })
   } finally {
     await rm(input, { recursive: true, force: true })
   }
