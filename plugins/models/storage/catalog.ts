@@ -84,8 +84,7 @@ export function createCatalog(
   log: Pick<FastifyBaseLogger, 'error'>
 ): Catalog {
   const sources: ModelSource[] = []
-  const knownNames: KnownNames[] = []
-  const listings: (() => ReadonlyMap<string, readonly string[]>)[] = []
+  const knownNames: { names: KnownNames; listed?: () => ReadonlyMap<string, readonly string[]> }[] = []
   const indexes = new WeakMap<ModelSource, SourceIndex>()
   /** Converted models by the plugin's report, since every request compares reports. */
   const known = new WeakMap<BroughtModel, Model>()
@@ -187,7 +186,7 @@ export function createCatalog(
     const found = namesakes(name.name).flatMap(group => variantNamed(group, name) ?? [])
     const usable = found.filter(model => isAllowed(allowed, model))
     if (usable.length > 0) return usable
-    for (const names of knownNames) {
+    for (const { names } of knownNames) {
       const full = names(name)
       const known = full && variantNamed(variants(full), full)
       if (known && isAllowed(allowed, known)) return [known]
@@ -226,7 +225,7 @@ export function createCatalog(
     return modelNotFound(name, [], {
       similar: similarNames(name, [...names, ...catalog.aliases(allowed).map(({ alias }) => alias)]),
       here: names,
-      mayBePulled: name.owner !== undefined || knownNames.some(names => names(name) !== undefined)
+      mayBePulled: name.owner !== undefined || knownNames.some(({ names }) => names(name) !== undefined)
     })
   }
 
@@ -262,7 +261,7 @@ export function createCatalog(
         const isShown = model && (isAllowed(allowed, model) || isAllowed(allowed, { key }))
         return isShown && variants(name).length === 0 ? [{ alias, model }] : []
       })
-      const keys = new Set(listings.flatMap(listed => [...listed().keys()]))
+      const keys = new Set(knownNames.flatMap(({ listed }) => [...(listed?.().keys() ?? [])]))
       for (const variant of storage.list()) if (importedName(variant)) keys.add(variant.key)
       const listed = [...keys].flatMap(key =>
         catalog
@@ -275,7 +274,7 @@ export function createCatalog(
       const name = parseModelName(key)
       const stored = variantNamed(storage.variants(name), name)
       const imported = (stored && importedName(stored)) ?? []
-      const names = [imported, ...listings.map(listed => listed().get(key) ?? [])].flat()
+      const names = [imported, ...knownNames.map(({ listed }) => listed?.().get(key) ?? [])].flat()
       // The name may by now mean another model, or none.
       return names.filter(name => catalog.find(parseRequestedName(name), allowed)?.key === key)
     },
@@ -295,12 +294,7 @@ export function createCatalog(
         last = undefined
       }
     },
-    addNames(names, listed) {
-      const removes = [addTo(knownNames, names), ...(listed ? [addTo(listings, listed)] : [])]
-      return () => {
-        for (const remove of removes) remove()
-      }
-    }
+    addNames: (names, listed) => addTo(knownNames, { names, ...(listed && { listed }) })
   }
   return catalog
 }
