@@ -27,10 +27,7 @@ interface Run {
 
 /** Downloads the files of all runs over a limited number of connections, in the calling thread. */
 export class TransferEngine {
-  readonly #options: TransferEngineOptions
   readonly #shared: SharedResources
-  readonly #connections = new ConnectionPool()
-  readonly #digests = new Digests()
   readonly #limits = new Map<string | undefined, ConnectionLimit>()
   readonly #runs = new Set<Run>()
   #timer: NodeJS.Timeout | undefined
@@ -41,12 +38,11 @@ export class TransferEngine {
   #madeRoomAt = Number.NEGATIVE_INFINITY
 
   constructor(options: TransferEngineOptions) {
-    this.#options = options
     this.#shared = {
       options,
-      connections: this.#connections,
+      connections: new ConnectionPool(),
       bandwidth: new Bandwidth(options.bandwidthLimit, performance.now()),
-      digests: this.#digests,
+      digests: new Digests(),
       buffers: [],
       changed: () => this.#pumpSoon(),
       received: bytes => {
@@ -54,7 +50,7 @@ export class TransferEngine {
       },
       overloaded: host => this.#limitFor(host).overloaded(performance.now())
     }
-    this.#digests.prepare()
+    this.#shared.digests.prepare()
   }
 
   async run(request: TransferRequest): Promise<TransferredFile[]> {
@@ -82,8 +78,8 @@ export class TransferEngine {
 
   /** Call this when there are no runs left. */
   async close(): Promise<void> {
-    this.#connections.close()
-    await this.#digests.close()
+    this.#shared.connections.close()
+    await this.#shared.digests.close()
   }
 
   async #all(run: Run): Promise<TransferredFile[]> {
@@ -125,7 +121,7 @@ export class TransferEngine {
   }
 
   #limitFor(host: string | undefined): ConnectionLimit {
-    const limit = this.#limits.get(host) ?? new ConnectionLimit(this.#options.connections)
+    const limit = this.#limits.get(host) ?? new ConnectionLimit(this.#shared.options.connections)
     this.#limits.set(host, limit)
     return limit
   }
@@ -145,7 +141,7 @@ export class TransferEngine {
     const files = [...this.#runs].flatMap(run => run.files).filter(file => file.fetching)
     const countConnections = (some: FileTransfer[]) => some.reduce((sum, file) => sum + file.running, 0)
     const waiting = new Set(files)
-    while (countConnections(files) < this.#options.connections && waiting.size > 0) {
+    while (countConnections(files) < this.#shared.options.connections && waiting.size > 0) {
       const file = [...waiting].reduce((fewest, other) => (other.running < fewest.running ? other : fewest))
       const used = countConnections(files.filter(({ host }) => host === file.host))
       if (used >= this.#limitFor(file.host).current(now) || !file.start(now)) waiting.delete(file)
