@@ -8,7 +8,7 @@ import type { Services } from '../../../../core/contracts/services.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError, errorCodes, errorMessage } from '../../../../core/errors.ts'
 import { Titled } from '../../../../core/http/request-fields.ts'
-import { bareName, formatModelName, type ModelName, parseModelName } from '../../../../core/models/model-name.ts'
+import { formatModelName, parseModelName } from '../../../../core/models/model-name.ts'
 import { conflictingVariant, originInWords } from '../../../../core/models/stored-variant.ts'
 import { abortAfter } from '../../../../core/system/abort-signals.ts'
 import { parseJson } from '../../../../core/system/json-file.ts'
@@ -70,11 +70,6 @@ export interface CopySource {
   ticket: string
 }
 
-interface Offer {
-  name: ModelName & { variant: string }
-  variant: Pick<StoredVariant, 'format' | 'digest' | 'origin' | 'files' | 'defaults' | 'revision'>
-}
-
 export type SourceFiles = ReturnType<typeof sourceFiles>
 export type OpenSource = Awaited<ReturnType<SourceFiles['open']>>
 
@@ -99,12 +94,12 @@ export function sourceFiles(
     const known = { name, url, ...(tlsName !== undefined && { tlsName }) }
     const until = (signal: AbortSignal) => AbortSignal.any([signal, abortAfter(settings.silence)])
     const redeeming = new NodeConnection(known, settings)
-    let offer: Offer & { token: string }
+    let offer: ReturnType<typeof readOffer>
     try {
       const reply = await redeeming.send('POST', REDEEM_PATH, { body: { ticket }, signal: until(signal) })
       const text = await reply.body.text()
       if (reply.statusCode !== 200) throw new Error(`it answered with status ${reply.statusCode}`)
-      offer = readOffer(text)
+      offer = readOffer(text, source)
     } catch (error) {
       signal.throwIfAborted()
       // The exact fault of an address is only logged, so that clients cannot probe addresses with it.
@@ -113,17 +108,19 @@ export function sourceFiles(
     } finally {
       await redeeming.close()
     }
-    const connection = new NodeConnection({ ...known, key: offer.token }, settings)
-    const files = new Map(offer.variant.files.map(file => [file.sha256, file]))
+    const { plan, digest, token } = offer
+    const connection = new NodeConnection({ ...known, key: token }, settings)
+    const files = new Map(plan.files.map(file => [file.sha256, file]))
     return {
-      offer: offer as Offer,
+      plan,
+      digest,
       /** Returns where a file can be read, or undefined if that server lacks it. */
       locate(sha256: string | undefined): FileLocation | undefined {
         const file = files.get(sha256 ?? '')
         if (!file) return undefined
         return {
           url: connection.url + filePath(file.sha256),
-          headers: { authorization: `Bearer ${offer.token}`, 'accept-encoding': 'identity' },
+          headers: { authorization: `Bearer ${token}`, 'accept-encoding': 'identity' },
           proxy: '',
           privateAddresses: [bareHost(new URL(url).hostname)],
           tls: {
@@ -150,8 +147,8 @@ export function sourceFiles(
   }
 
   /** @throws CorralError `model_exists` if a copy would replace something else */
-  function refuseOther(name: Offer['name'], { origin }: Offer['variant'], present: StoredVariant | undefined): void {
-    const other = present ?? conflictingVariant(storage.variants(name), origin, name.variant)
+  function refuseOther({ name, label, origin }: ReturnType<typeof readOffer>['plan'], present?: StoredVariant): void {
+    const other = present ?? conflictingVariant(storage.variants(name), origin, label)
     if (!other) return
     throw new CorralError(
       'model_exists',
@@ -202,16 +199,17 @@ export function sourceFiles(
       onProgress: (progress: Progress) => void
     ): Promise<StoredVariant> {
       const opened = await open(source, signal)
-      const { name, variant } = opened.offer
+      const { plan } = opened
+      const name = { ...plan.name, variant: plan.label }
       const model = formatModelName(name)
       const subject = `${model} from ${source.name}`
       copied.set(opened, new Set())
       try {
-        if (variant.digest !== digest) throw failed(model, source, 'it now has other files of it')
+        if (opened.digest !== digest) throw failed(model, source, 'it now has other files of it')
         const present = storage.find(name)
         if (present?.digest === digest) return present
-        refuseOther(name, variant, present)
-        const pull = await downloads.pull(createPlan(opened.offer, source), { detached: false, caller })
+        refuseOther(plan, present)
+        const pull = await downloads.pull(plan, { detached: false, caller })
         await pull?.watch(
           () => {
             const { completed, total } = pull.record()
@@ -252,25 +250,22 @@ const failed = (model: string, { name }: CopySource, why: string) =>
     `${model === 'The model' ? model : `"${model}"`} could not be copied from "${name}": ${why}. The part that was copied is kept. Send the request again, or pull the model at the member that lacks it.`
   )
 
-/** Parses a server's offer. @throws Error if no model can be stored from it */
-function readOffer(text: string): Offer & { token: string } {
+/**
+ * Parses a server's offer into the plan of a pull, which records that server's origin of the model.
+ * @throws Error if no model can be stored from it
+ */
+function readOffer(text: string, { name: source, url }: CopySource) {
   const { value, fault } = parseJson(text, OfferSchema)
   if (!value) throw new Error(`its offer cannot be used: ${fault}`)
-  const { owner, name, label, token, files, ...variant } = value
+  const { label, token, digest, files, format, origin, defaults, revision } = value
   const wrong = files.find(({ path }) => !isUsablePath(path))
   if (wrong) throw new Error(`it names a file ${JSON.stringify(wrong.path.slice(0, 200))}`)
-  const parsed = parseModelName(`${owner}/${name}:${label}`)
-  return { name: { ...parsed, variant: label }, variant: { ...variant, files }, token }
-}
-
-/** Plans a pull that copies a model from another server. It records that server's origin of the model. */
-function createPlan({ name, variant }: Offer, { name: source, url }: CopySource): PullPlan {
-  const { files, format, origin, defaults, revision } = variant
-  return {
-    name: { owner: name.owner, name: name.name },
-    label: name.variant,
+  const { owner, name } = parseModelName(`${value.owner}/${value.name}:${label}`)
+  const plan = {
+    name: { owner, name },
+    label,
     format,
-    repository: { hub: HUB, id: bareName(name), revision, address: url, gated: false },
+    repository: { hub: HUB, id: `${owner}/${name}`, revision, address: url, gated: false },
     files: files.map(({ path, size, sha256, role }) => ({ path, storedPath: path, size, sha256, role })),
     size: files.reduce((sum, { size }) => sum + size, 0),
     reason: `It is copied from ${source}.`,
@@ -282,5 +277,6 @@ function createPlan({ name, variant }: Offer, { name: source, url }: CopySource)
     isLocal: false,
     origin,
     ...(defaults && { defaults })
-  }
+  } satisfies PullPlan
+  return { plan, digest, token }
 }
