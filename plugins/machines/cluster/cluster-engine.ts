@@ -63,8 +63,7 @@ export function clusterProvider(
         const name = members.nameAt(member, variant)
         if (name === undefined) return false
         try {
-          const reply = await member.call(path, { body: body(name) })
-          await reply.body.dump()
+          await member.tell(path, { body: body(name) })
           return true
         } catch {
           // The node refused, or it is gone with its models.

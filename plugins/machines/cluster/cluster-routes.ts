@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import type { Catalog, Model } from '../../../core/contracts/models.ts'
 import type { EventStreams } from '../../../core/contracts/native-api.ts'
@@ -22,14 +22,16 @@ import { FILE_REPLIES, sendStoredFile } from '../../../core/http/stored-file-rep
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { bareName, parseModelName, parseRequestedName } from '../../../core/models/model-name.ts'
 import { dateAt } from '../../../core/system/clock.ts'
+import { setNewest } from '../../../core/system/collections.ts'
 import { serverId } from '../../../core/system/server-id.ts'
-import { type DescribedModel, MEMBER_LINES, parseFailedReply, parseTrailers } from './asking/ask-protocol.ts'
+import { type DescribedModel, MEMBER_LINES, parseTrailers } from './asking/ask-protocol.ts'
 import type { Copies, CopyFailure } from './copying/copies.ts'
 import { OfferSchema, type SourceFiles } from './copying/source-files.ts'
 import type { ClusterNode } from './nodes/node.ts'
-import { connectionFault } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
 import type { ReplicaKeeper } from './replica-keeper.ts'
+
+const randomName = () => randomBytes(32).toString('base64url')
 
 interface Dependencies {
   storage: Storage
@@ -43,181 +45,153 @@ const TicketSchema = Titled('CopyTicket', {
   expires_at: Time()
 })
 
-export function copyRoutes({ storage, catalog, sources, describe }: Dependencies): FastifyPluginAsync {
-  const tickets = new Tickets()
-
-  function granted({ key, revision }: Pick<StoredVariant, 'key' | 'revision'>): StoredVariant {
-    const variant = storage.find(parseModelName(key))
-    if (variant?.revision === revision) return variant
-    throw new CorralError('model_not_found', 'The model of this ticket is no longer here. Ask for a new ticket.')
-  }
-
-  return async instance => {
-    const route = nativeRouter(instance, 'Cluster')
-
-    route('POST /tickets', 'issueTicket', 'Let another server copy a model', {
-      role: 'operator',
-      description:
-        'A gateway passes the ticket to the member that lacks the model, which then needs no key here. It is valid once, for one model.',
-      body: Loose({ model: Type.String({ minLength: 1, description: 'Its name here' }) }, { title: 'TicketRequest' }),
-      response: { 200: json('The ticket', TicketSchema) },
-      errors: [...FILE_ERRORS, 'forbidden_model'],
-      handler: async ({ body, caller }) => {
-        const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(body.model)))
-        const { ticket, expiresAt } = tickets.issue(variant)
-        return { ticket, expires_at: expiresAt.toISOString() }
-      }
-    })
-
-    route('POST /tickets/redeem', 'redeemTicket', 'Redeem a ticket for a model', {
-      role: 'anyone',
-      description: 'The ticket authorizes the caller.',
-      body: Loose({ ticket: Type.String({ minLength: 1, maxLength: 200 }) }, { title: 'RedeemRequest' }),
-      response: { 200: json('The files to copy', OfferSchema) },
-      errors: ['unauthorized', 'model_not_found'],
-      handler: async ({ body }) => {
-        const { grant, token } = tickets.redeem(body.ticket)
-        const { model, label, revision, format, digest, origin, defaults, files } = granted(grant)
-        const { owner, name } = model
-        return {
-          ...{ owner, name, label, revision, format, digest, origin, token },
-          ...(defaults && { defaults }),
-          files: files.map(({ path, size, sha256, role }) => ({ path, size, sha256, role }))
-        }
-      }
-    })
-
-    route('GET,HEAD /files/:sha256', 'readModelFile', 'Read a file of a model with a ticket', {
-      role: 'anyone',
-      description:
-        'With "Authorization: Bearer <token>", as returned when the ticket was redeemed. One range at a time.',
-      params: Type.Object({ sha256: Type.String({ description: 'Of the file, as it was offered: 64 hex digits' }) }),
-      headers: Type.Object({
-        authorization: Type.Optional(Type.String({ description: 'Bearer <token>' })),
-        range: Type.Optional(Type.String({ description: 'Such as bytes=0-1023' })),
-        'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' }))
-      }),
-      response: FILE_REPLIES,
-      errors: ['unauthorized', 'model_not_found'],
-      handler: async (request, reply) => {
-        const variant = granted(tickets.admitted(request.headers.authorization))
-        const file = variant.files.find(({ sha256 }) => sha256 === request.params.sha256)
-        if (file) return await sendStoredFile(request, reply, storage, variant, file)
-        throw new CorralError(
-          'model_not_found',
-          'The model of this ticket has no such file. Read the files that were offered when it was redeemed.',
-          { param: 'sha256' }
-        )
-      }
-    })
-
-    route('POST /copy', 'copyFromMember', 'Copy a model from another server', {
-      role: 'operator',
-      description:
-        'A gateway asks this of the member that lacks a model. Pauses when the client disconnects; the next request resumes it. The last line has the model; a failure after the first byte is the trailer `x-corral-failure`.',
-      body: Loose(
-        {
-          source: Type.String({
-            minLength: 1,
-            maxLength: 200,
-            description: 'Name of the server that has the model, for messages'
-          }),
-          url: Type.String({ pattern: '^https?://[^/?#@]+/?$', description: 'Its address' }),
-          tls_name: Given(
-            Type.String({
-              pattern: '^[A-Za-z0-9.:_-]{1,255}$',
-              description: 'The name in its certificate, if different'
-            })
-          ),
-          ticket: Type.String({
-            minLength: 1,
-            maxLength: 200,
-            description: 'The ticket that it has issued for the model'
-          }),
-          digest: Sha256("The model's digest; other files are refused")
-        },
-        { title: 'MemberCopy' }
-      ),
-      response: {
-        200: {
-          description: 'Lines of JSON: progress, and last `model`',
-          content: { 'application/x-ndjson': { schema: Type.String() } }
-        }
-      },
-      errors: [...DOWNLOAD_ERRORS, 'copy_failed', 'model_exists', 'pull_cancelled', 'rate_limited'],
-      handler: async (request, reply) => {
-        const { source: name, url, tls_name: tlsName, ticket, digest } = request.body
-        if (!URL.canParse(url)) {
-          const message = '"url" is not the address of a server. Use one such as http://10.0.0.11:11435.'
-          throw new CorralError('invalid_request', message, { param: 'url' })
-        }
-        const stream = openReplyStream(reply, MEMBER_LINES)
-        const signal = clientSignal(reply)
-        const onProgress = (progress: Progress) => void stream.write(`${JSON.stringify({ progress })}\n`)
-        await endWithFailure(stream, request, parseTrailers(reply).failure, async () => {
-          const source = { name, url, ticket, ...(tlsName ? { tlsName } : {}) }
-          const variant = await sources.copy(source, digest, request.caller, signal, onProgress)
-          stream.end(`${JSON.stringify({ model: describe(variant) })}\n`)
-        })
-      }
-    })
-  }
-}
-
 const TICKET_TTL_MS = 60_000
 /** Milliseconds without a request until the files of a model can no longer be read. Other pulls may run first. */
 const GRANT_IDLE_MS = 6 * 60 * 60_000
 /** Maximum tickets and maximum tokens at a time. The oldest are dropped. */
 const MAX_COUNT = 1000
 
-type Grant = Pick<StoredVariant, 'key' | 'revision'> & { until: number }
+/** Models that may be read, by ticket or token. */
+type Grants = Map<string, Pick<StoredVariant, 'key' | 'revision'> & { until: number }>
 
-class Tickets {
-  readonly #tickets = new Map<string, Grant>()
-  readonly #tokens = new Map<string, Grant>()
+export function copyRoutes(app: FastifyInstance, { storage, catalog, sources, describe }: Dependencies): void {
+  const tickets: Grants = new Map()
+  const tokens: Grants = new Map()
 
-  /** Issues a ticket for one model, for one server to redeem. */
-  issue({ key, revision }: StoredVariant): { ticket: string; expiresAt: Date } {
-    const until = performance.now() + TICKET_TTL_MS
-    const ticket = keep(this.#tickets, { key, revision, until })
-    return { ticket, expiresAt: dateAt(until) }
+  function grant(grants: Grants, { key, revision }: StoredVariant, ms: number, name = randomName()) {
+    const until = performance.now() + ms
+    setNewest(grants, name, { key, revision, until }, MAX_COUNT)
+    return { name, expiresAt: dateAt(until) }
   }
 
-  /** @returns what the ticket permits, and the token to read the files with @throws CorralError `unauthorized` */
-  redeem(ticket: string): { grant: Pick<Grant, 'key' | 'revision'>; token: string } {
-    const grant = this.#tickets.get(ticket)
-    this.#tickets.delete(ticket)
-    if (!grant || grant.until < performance.now()) {
-      throw new CorralError(
-        'unauthorized',
+  /** Returns the model that a name grants, which is used up. @throws CorralError `unauthorized`, `model_not_found` */
+  function redeem(grants: Grants, name: string, refusal: string): StoredVariant {
+    const found = grants.get(name)
+    grants.delete(name)
+    if (!found || found.until < performance.now()) throw new CorralError('unauthorized', refusal)
+    const variant = storage.find(parseModelName(found.key))
+    if (variant?.revision === found.revision) return variant
+    throw new CorralError('model_not_found', 'The model of this ticket is no longer here. Ask for a new ticket.')
+  }
+
+  const route = nativeRouter(app, 'Cluster')
+
+  route('POST /api/cluster/tickets', 'issueTicket', 'Let another server copy a model', {
+    role: 'operator',
+    description:
+      'A gateway passes the ticket to the member that lacks the model, which then needs no key here. It is valid once, for one model.',
+    body: Loose({ model: Type.String({ minLength: 1, description: 'Its name here' }) }, { title: 'TicketRequest' }),
+    response: { 200: json('The ticket', TicketSchema) },
+    errors: [...FILE_ERRORS, 'forbidden_model'],
+    handler: async ({ body, caller }) => {
+      const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(body.model)))
+      const { name: ticket, expiresAt } = grant(tickets, variant, TICKET_TTL_MS)
+      return { ticket, expires_at: expiresAt.toISOString() }
+    }
+  })
+
+  route('POST /api/cluster/tickets/redeem', 'redeemTicket', 'Redeem a ticket for a model', {
+    role: 'anyone',
+    description: 'The ticket authorizes the caller.',
+    body: Loose({ ticket: Type.String({ minLength: 1, maxLength: 200 }) }, { title: 'RedeemRequest' }),
+    response: { 200: json('The files to copy', OfferSchema) },
+    errors: ['unauthorized', 'model_not_found'],
+    handler: async ({ body }) => {
+      const variant = redeem(
+        tickets,
+        body.ticket,
         'This ticket was not issued here, has been used, or has expired. A ticket can be used once, within a minute. Ask for another one (POST /api/cluster/tickets).'
       )
+      const { name: token } = grant(tokens, variant, GRANT_IDLE_MS)
+      const { model, label, revision, format, digest, origin, defaults, files } = variant
+      const { owner, name } = model
+      return {
+        ...{ owner, name, label, revision, format, digest, origin, token },
+        ...(defaults && { defaults }),
+        files: files.map(({ path, size, sha256, role }) => ({ path, size, sha256, role }))
+      }
     }
-    return { grant, token: keep(this.#tokens, { ...grant, until: performance.now() + GRANT_IDLE_MS }) }
-  }
+  })
 
-  /** Returns what the token of an `Authorization` header permits. @throws CorralError `unauthorized` */
-  admitted(authorization: string | undefined): Pick<Grant, 'key' | 'revision'> {
-    const token = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1] ?? ''
-    const grant = this.#tokens.get(token)
-    if (!grant || grant.until < performance.now()) {
-      this.#tokens.delete(token)
-      throw new CorralError(
-        'unauthorized',
+  route('GET,HEAD /api/cluster/files/:sha256', 'readModelFile', 'Read a file of a model with a ticket', {
+    role: 'anyone',
+    description: 'With "Authorization: Bearer <token>", as returned when the ticket was redeemed. One range at a time.',
+    params: Type.Object({ sha256: Type.String({ description: 'Of the file, as it was offered: 64 hex digits' }) }),
+    headers: Type.Object({
+      authorization: Type.Optional(Type.String({ description: 'Bearer <token>' })),
+      range: Type.Optional(Type.String({ description: 'Such as bytes=0-1023' })),
+      'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' }))
+    }),
+    response: FILE_REPLIES,
+    errors: ['unauthorized', 'model_not_found'],
+    handler: async (request, reply) => {
+      const token = /^Bearer +(\S+) *$/i.exec(request.headers.authorization ?? '')?.[1] ?? ''
+      const variant = redeem(
+        tokens,
+        token,
         'Files of models are sent only to servers that have redeemed a ticket. This token is unknown or has expired. Redeem another ticket.'
       )
+      grant(tokens, variant, GRANT_IDLE_MS, token)
+      const file = variant.files.find(({ sha256 }) => sha256 === request.params.sha256)
+      if (file) return await sendStoredFile(request, reply, storage, variant, file)
+      throw new CorralError(
+        'model_not_found',
+        'The model of this ticket has no such file. Read the files that were offered when it was redeemed.',
+        { param: 'sha256' }
+      )
     }
-    grant.until = performance.now() + GRANT_IDLE_MS
-    return grant
-  }
-}
+  })
 
-function keep(grants: Map<string, Grant>, grant: Grant): string {
-  const now = performance.now()
-  for (const [name, { until }] of grants) if (until < now || grants.size >= MAX_COUNT) grants.delete(name)
-  const name = randomBytes(32).toString('base64url')
-  grants.set(name, grant)
-  return name
+  route('POST /api/cluster/copy', 'copyFromMember', 'Copy a model from another server', {
+    role: 'operator',
+    description:
+      'A gateway asks this of the member that lacks a model. Pauses when the client disconnects; the next request resumes it. The last line has the model; a failure after the first byte is the trailer `x-corral-failure`.',
+    body: Loose(
+      {
+        source: Type.String({
+          minLength: 1,
+          maxLength: 200,
+          description: 'Name of the server that has the model, for messages'
+        }),
+        url: Type.String({ pattern: '^https?://[^/?#@]+/?$', description: 'Its address' }),
+        tls_name: Given(
+          Type.String({
+            pattern: '^[A-Za-z0-9.:_-]{1,255}$',
+            description: 'The name in its certificate, if different'
+          })
+        ),
+        ticket: Type.String({
+          minLength: 1,
+          maxLength: 200,
+          description: 'The ticket that it has issued for the model'
+        }),
+        digest: Sha256("The model's digest; other files are refused")
+      },
+      { title: 'MemberCopy' }
+    ),
+    response: {
+      200: {
+        description: 'Lines of JSON: progress, and last `model`',
+        content: { 'application/x-ndjson': { schema: Type.String() } }
+      }
+    },
+    errors: [...DOWNLOAD_ERRORS, 'copy_failed', 'model_exists', 'pull_cancelled', 'rate_limited'],
+    handler: async (request, reply) => {
+      const { source: name, url, tls_name: tlsName, ticket, digest } = request.body
+      if (!URL.canParse(url)) {
+        const message = '"url" is not the address of a server. Use one such as http://10.0.0.11:11435.'
+        throw new CorralError('invalid_request', message, { param: 'url' })
+      }
+      const stream = openReplyStream(reply, MEMBER_LINES)
+      const signal = clientSignal(reply)
+      const onProgress = (progress: Progress) => void stream.write(`${JSON.stringify({ progress })}\n`)
+      await endWithFailure(stream, request, parseTrailers(reply).failure, async () => {
+        const source = { name, url, ticket, ...(tlsName ? { tlsName } : {}) }
+        const variant = await sources.copy(source, digest, request.caller, signal, onProgress)
+        stream.end(`${JSON.stringify({ model: describe(variant) })}\n`)
+      })
+    }
+  })
 }
 
 const ClusterSchema = Loose(
@@ -247,57 +221,54 @@ const DrainedSchema = Loose(
   { title: 'DrainedMember' }
 )
 
-export function clusterRoutes(members: ClusterNodes, replicas: ReplicaKeeper): FastifyPluginAsync {
-  return async instance => {
-    const route = nativeRouter(instance, 'Cluster')
+export function clusterRoutes(app: FastifyInstance, members: ClusterNodes, replicas: ReplicaKeeper): void {
+  const route = nativeRouter(app, 'Cluster')
 
-    route('GET /cluster', 'getCluster', 'Show the members of this server', {
-      role: 'operator',
-      description: 'Also why an unreachable member gets no requests. Without members, this server answers alone.',
-      response: { 200: json('The members', ClusterSchema) },
-      handler: async () => ({
-        id: serverId,
-        members: members.records(),
-        sources: members.roster.sources().map(({ name, members, fault }) => ({
-          name,
-          members,
-          ...(fault !== undefined && { fault }),
-          ...(replicas.wanted(name) !== undefined && { wanted: replicas.wanted(name) })
-        })),
-        replicas: replicas.records()
-      })
+  route('GET /api/cluster', 'getCluster', 'Show the members of this server', {
+    role: 'operator',
+    description: 'Also why an unreachable member gets no requests. Without members, this server answers alone.',
+    response: { 200: json('The members', ClusterSchema) },
+    handler: async () => ({
+      id: serverId,
+      members: members.records(),
+      sources: members.roster.sources().map(({ name, members, fault }) => ({
+        name,
+        members,
+        ...(fault !== undefined && { fault }),
+        ...(replicas.wanted(name) !== undefined && { wanted: replicas.wanted(name) })
+      })),
+      replicas: replicas.records()
     })
+  })
 
-    const setDraining = (drains: boolean) => ({
-      role: 'admin' as const,
-      body: Loose({ member: Type.String({ minLength: 1, description: 'Its name' }) }, { title: 'ClusterDrain' }),
-      response: { 200: json('The member', DrainedSchema) },
-      errors: errorCodes('member_not_found member_unreachable'),
-      async handler({ body }: FastifyRequest<{ Body: { member: string } }>, reply: FastifyReply) {
-        const member = members.require(body.member)
-        const isOwn = await drainThere(member, drains, clientSignal(reply))
-        member.hold(!isOwn && drains)
-        const by = isOwn ? ('member' as const) : ('front' as const)
-        reply.log.info({ member: member.name, by }, drains ? 'a member drains' : 'a member takes requests again')
-        return { member: member.record([]), by }
-      }
-    })
-    route('POST /cluster/drain', 'drainMember', 'Drain a member', {
-      ...setDraining(true),
-      description:
-        'The member refuses all new requests and finishes its current ones (its own `POST /api/drain`, which ' +
-        "needs an admin's key to be set for it). With an operator's key only this server stops sending requests there: " +
-        '`by` is then `front`, and the notes of the member say how to make it refuse the requests of everybody.'
-    })
-    route('DELETE /cluster/drain', 'undrainMember', 'Let a member take requests again', setDraining(false))
-  }
+  const setDraining = (drains: boolean) => ({
+    role: 'admin' as const,
+    body: Loose({ member: Type.String({ minLength: 1, description: 'Its name' }) }, { title: 'ClusterDrain' }),
+    response: { 200: json('The member', DrainedSchema) },
+    errors: errorCodes('member_not_found member_unreachable'),
+    async handler({ body }: FastifyRequest<{ Body: { member: string } }>, reply: FastifyReply) {
+      const member = members.require(body.member)
+      const isOwn = await drainThere(member, drains, clientSignal(reply))
+      member.hold(!isOwn && drains)
+      const by = isOwn ? ('member' as const) : ('front' as const)
+      reply.log.info({ member: member.name, by }, drains ? 'a member drains' : 'a member takes requests again')
+      return { member: member.record([]), by }
+    }
+  })
+  route('POST /api/cluster/drain', 'drainMember', 'Drain a member', {
+    ...setDraining(true),
+    description:
+      'The member refuses all new requests and finishes its current ones (its own `POST /api/drain`, which ' +
+      "needs an admin's key to be set for it). With an operator's key only this server stops sending requests there: " +
+      '`by` is then `front`, and the notes of the member say how to make it refuse the requests of everybody.'
+  })
+  route('DELETE /api/cluster/drain', 'undrainMember', 'Let a member take requests again', setDraining(false))
 }
 
 /** @returns whether the key for the node allows it. @throws CorralError `member_unreachable` */
 async function drainThere(member: ClusterNode, drains: boolean, signal: AbortSignal): Promise<boolean> {
   try {
-    const reply = await member.call('/api/drain', { method: drains ? 'POST' : 'DELETE', signal })
-    await reply.body.dump()
+    await member.tell('/api/drain', { method: drains ? 'POST' : 'DELETE', signal })
     return true
   } catch (error) {
     signal.throwIfAborted()
@@ -312,7 +283,7 @@ async function drainThere(member: ClusterNode, drains: boolean, signal: AbortSig
 type PullDependencies = { members: ClusterNodes; copies: Copies; catalog: Catalog; streams: EventStreams }
 
 /** Pulls at nodes, which need not use the internet for a model that another node has. */
-export function pullRoute({ members, copies, catalog, streams }: PullDependencies): FastifyPluginAsync {
+export function pullRoute(app: FastifyInstance, { members, copies, catalog, streams }: PullDependencies): void {
   function known(name: string, allowed: Parameters<typeof catalogFor>[1]): Model | undefined {
     try {
       const found = catalogFor(catalog, allowed).find(parseRequestedName(name))
@@ -324,106 +295,95 @@ export function pullRoute({ members, copies, catalog, streams }: PullDependencie
     }
   }
 
-  return async instance => {
-    const route = nativeRouter(instance, 'Cluster')
-    route('POST /pull', 'pullAtMember', 'Pull a model at a member', {
-      role: 'operator',
-      description:
-        'A model of another member is copied from there. Anything else, and models that no member can send any more, the member pulls from their hub, as with its own `POST /api/pull`, whose other fields are passed on.',
-      body: Loose(
-        {
-          member: Type.String({ minLength: 1, description: 'Its name' }),
-          model: Type.String({ minLength: 1, description: 'As for POST /api/pull' }),
-          stream: Given(Type.Boolean({ default: true }))
-        },
-        { title: 'MemberPull' }
-      ),
-      response: {
-        200: jsonOrStream('The member has it', Done('success'), {
-          event: 'Progress; the last event is a success or an error',
-          item: PullEventSchema,
-          types: ['text/event-stream', 'application/x-ndjson']
-        })
+  const route = nativeRouter(app, 'Cluster')
+  route('POST /api/cluster/pull', 'pullAtMember', 'Pull a model at a member', {
+    role: 'operator',
+    description:
+      'A model of another member is copied from there. Anything else, and models that no member can send any more, the member pulls from their hub, as with its own `POST /api/pull`, whose other fields are passed on.',
+    body: Loose(
+      {
+        member: Type.String({ minLength: 1, description: 'Its name' }),
+        model: Type.String({ minLength: 1, description: 'As for POST /api/pull' }),
+        stream: Given(Type.Boolean({ default: true }))
       },
-      errors: [
-        ...DOWNLOAD_ERRORS,
-        ...errorCodes(
-          'member_not_found member_unreachable copy_failed invalid_model_name repo_not_found model_exists hub_forbidden',
-          'pull_cancelled address_not_allowed unsupported_capability forbidden_model'
-        )
-      ],
-      handler: async (request, reply) => {
-        const { member: name, ...body } = request.body
-        const member = members.require(name)
-        const signal = clientSignal(reply)
-        const isPlain = !('as' in body || 'dry_run' in body || 'detach' in body)
-        const variant = isPlain ? known(body.model, request.caller) : undefined
-        const has = (other: ClusterNode) => other.models.get(variant!.key)?.digest === variant!.digest
-        const holders = () => members.all().filter(other => other.view.state !== 'away' && has(other))
-        if (!variant || has(member) || holders().length === 0) return await passOn()
+      { title: 'MemberPull' }
+    ),
+    response: {
+      200: jsonOrStream('The member has it', Done('success'), {
+        event: 'Progress; the last event is a success or an error',
+        item: PullEventSchema,
+        types: ['text/event-stream', 'application/x-ndjson']
+      })
+    },
+    errors: [
+      ...DOWNLOAD_ERRORS,
+      ...errorCodes(
+        'member_not_found member_unreachable copy_failed invalid_model_name repo_not_found model_exists hub_forbidden',
+        'pull_cancelled address_not_allowed unsupported_capability forbidden_model'
+      )
+    ],
+    handler: async (request, reply) => {
+      const { member: name, ...body } = request.body
+      const member = members.require(name)
+      const signal = clientSignal(reply)
+      const isPlain = !('as' in body || 'dry_run' in body || 'detach' in body)
+      const variant = isPlain ? known(body.model, request.caller) : undefined
+      const has = (other: ClusterNode) => other.models.get(variant!.key)?.digest === variant!.digest
+      const holders = () => members.all().filter(other => other.view.state !== 'away' && has(other))
+      if (!variant || has(member) || holders().length === 0) return await passOn()
 
-        const success = { status: 'success' }
-        const copied = async (onStatus: (status: object) => void) => {
-          let failure: CopyFailure | undefined
-          const onProgress = (progress: Progress) => {
-            const { completed, total } = progress
-            const isCounted = completed !== undefined && total !== undefined
-            onStatus({
-              status: progressText(progress),
-              ...(isCounted && { digest: variant.publicName, completed, total })
-            })
-          }
-          for (const from of holders()) {
-            failure = await copies.copy(variant, { member, from }, other => other === name, signal, onProgress)
-            if (!failure || failure.member !== undefined) break
-          }
-          if (failure && failure.error.code !== 'copy_failed') throw failure.error
-          return !failure
+      const success = { status: 'success' }
+      const copied = async (onStatus: (status: object) => void) => {
+        let failure: CopyFailure | undefined
+        const onProgress = (progress: Progress) => {
+          const { completed, total } = progress
+          const isCounted = completed !== undefined && total !== undefined
+          onStatus({
+            status: progressText(progress),
+            ...(isCounted && { digest: variant.publicName, completed, total })
+          })
         }
-        if (body.stream === false) return (await copied(() => {})) ? success : await passOn()
-        return await streams.reply(request, reply, async stream => {
-          const { label, size, model, publicName } = variant
-          void stream.send({ status: `pulling ${body.model}`, model: bareName(model), label, size })
-          const isCopied = await copied(event => void stream.send(event))
-          if (!isCopied) await fromHub(member, { ...body, model: publicName, stream: false }, signal)
-          return success
-        })
-
-        /** Repeats the client's request at the node and passes its answer on. */
-        async function passOn() {
-          const { accept, 'x-stream-format': format } = request.headers
-          const headers = { ...(accept && { accept }), ...(format && { 'x-stream-format': String(format) }) }
-          const answer = await asked(member, body, signal, headers)
-          const type = answer.headers['content-type']
-          return await reply
-            .code(answer.statusCode)
-            .header('content-type', String(type ?? 'application/json'))
-            .header('cache-control', 'no-cache, no-transform')
-            .send(answer.body)
+        for (const from of holders()) {
+          failure = await copies.copy(variant, { member, from }, other => other === name, signal, onProgress)
+          if (!failure || failure.member !== undefined) break
         }
+        if (failure && failure.error.code !== 'copy_failed') throw failure.error
+        return !failure
       }
-    })
-  }
-}
+      if (body.stream === false) return (await copied(() => {})) ? success : await passOn()
+      return await streams.reply(request, reply, async stream => {
+        const { label, size, model, publicName } = variant
+        void stream.send({ status: `pulling ${body.model}`, model: bareName(model), label, size })
+        const isCopied = await copied(event => void stream.send(event))
+        const whole = { ...body, model: publicName, stream: false }
+        if (!isCopied) await answered(member.tell('/api/pull', { body: whole, signal }))
+        return success
+      })
 
-/** Repeats a pull at a node, and returns any answer. @throws CorralError `member_unreachable` */
-async function asked(member: ClusterNode, body: object, signal: AbortSignal, headers: Record<string, string> = {}) {
-  const both = AbortSignal.any([signal, member.presence])
-  return await member.connection.send('POST', '/api/pull', { body, signal: both, headers }).catch(error => {
-    signal.throwIfAborted()
-    throw new CorralError(
-      'member_unreachable',
-      `The member "${member.name}" was not asked: ${connectionFault(error)}. GET /api/cluster shows its state.`
-    )
+      /** @throws CorralError of the node, or `member_unreachable` */
+      function answered<Answer>(pending: Promise<Answer>): Promise<Answer> {
+        return pending.catch(error => {
+          signal.throwIfAborted()
+          if (error instanceof CorralError) throw error
+          const message = `The member "${name}" was not asked: ${member.explain(error)}. GET /api/cluster shows its state.`
+          throw new CorralError('member_unreachable', message)
+        })
+      }
+
+      /** Repeats the client's request at the node and passes its answer on. */
+      async function passOn() {
+        const { accept, 'x-stream-format': format } = request.headers
+        const headers = { ...(accept && { accept }), ...(format && { 'x-stream-format': String(format) }) }
+        const until = AbortSignal.any([signal, member.presence])
+        const sent = member.connection.send('POST', '/api/pull', { body, signal: until, headers })
+        const answer = await answered(sent)
+        const type = answer.headers['content-type']
+        return await reply
+          .code(answer.statusCode)
+          .header('content-type', String(type ?? 'application/json'))
+          .header('cache-control', 'no-cache, no-transform')
+          .send(answer.body)
+      }
+    }
   })
-}
-
-async function fromHub(member: ClusterNode, body: object, signal: AbortSignal): Promise<void> {
-  const { statusCode, headers, body: reply } = await asked(member, body, signal)
-  const text = await reply.text()
-  if (statusCode === 200) return
-  throw (
-    parseFailedReply(text, headers) ??
-    new CorralError('member_unreachable', `The member "${member.name}" answered with status ${statusCode}.`)
-  )
 }

@@ -165,16 +165,13 @@ export default definePlugin({
     downloads.addMirror(nodeFiles(members, sources, log))
     const [scheduler, engines] = [context.service('scheduler'), context.service('engines')]
     const asking = { catalog, scheduler, engines, hooks, config, surface: 'cluster' }
-    const ask = askRoutes(asking)
-    const copying = copyRoutes({ storage, catalog, sources, describe: variant => described(asking, variant) })
     return {
       services: { cluster: { addSource: source => members.roster.add(source) } },
       routes: async app => {
-        await app.register(clusterRoutes(members, keeper), { prefix: '/api' })
-        await app.register(ask, { prefix: '/api/cluster' })
-        await app.register(copying, { prefix: '/api/cluster' })
-        const { streams } = context.service('nativeApi')
-        await app.register(pullRoute({ members, copies, catalog, streams: streams('sse') }), { prefix: '/api/cluster' })
+        clusterRoutes(app, members, keeper)
+        askRoutes(app, asking)
+        copyRoutes(app, { storage, catalog, sources, describe: variant => described(asking, variant) })
+        pullRoute(app, { members, copies, catalog, streams: context.service('nativeApi').streams('sse') })
       },
       async start() {
         const met = members.open()

@@ -491,8 +491,7 @@ export class ReplicaKeeper {
     const { member, model } = this.#there(variant, name)
     // Not POST /api/stop, because that would abort new requests.
     const body = { model, keep_alive: 0, stream: false }
-    const reply = await member.call('/api/generate', { body, signal: this.#closed.signal })
-    await reply.body.dump()
+    await member.tell('/api/generate', { body, signal: this.#closed.signal })
     this.#options.log.info({ model: variant.key, member: name }, 'a replica of a model was unloaded')
   }
 

@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { callerLease } from '../../../../core/answers/caller-lease.ts'
 import { embedChunked, rerankChunked } from '../../../../core/answers/embedding.ts'
@@ -35,126 +35,127 @@ import {
 
 const MAX_DESCRIBED = 100
 
-export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'providerOf'> }): FastifyPluginAsync {
-  return async instance => {
-    const route = nativeRouter(instance, 'Cluster')
-    const answers = new RunningAnswers()
+export function askRoutes(
+  app: FastifyInstance,
+  deps: AnswerDependencies & { engines: Pick<Engines, 'providerOf'> }
+): void {
+  const route = nativeRouter(app, 'Cluster')
+  const answers = new RunningAnswers()
 
-    route('POST /ask', 'askForFront', 'Answer for a gateway', {
-      role: 'operator',
-      description:
-        'What a gateway asks of its members: the calls of an engine. Answers are lines of JSON, each a list of deltas, or with `bytes` ' +
-        'an OpenAI chat stream; a failure after its first byte is the trailer `x-corral-failure`. `owner` and `turn` stand ' +
-        "for the gateway's client: prompts of different owners are kept apart, and clients share slots fairly.",
-      body: AskSchema,
-      response: {
-        200: {
-          description: 'The answer',
-          content: {
-            'application/json': { schema: Loose({ value: Type.Unknown() }, { title: 'ClusterAnswer' }) },
-            'application/x-ndjson': {
-              schema: Type.String({ description: 'Lists of deltas; for a load its progress' })
-            },
-            'text/event-stream': { schema: Loose({ data: Type.String() }, { description: 'An OpenAI chat stream' }) }
-          }
-        }
-      },
-      errors: ANSWER_ERRORS,
-      handler: async (request, reply) => {
-        const { body } = request
-        const model = parseRequestedName(body.model)
-        const variant = catalogFor(deps.catalog, request.caller).get(model)
-        requireOwn(variant)
-        actFor(request, body)
-        const lease: ModelLease = {
-          model,
-          options: parseOptions(body.options).load,
-          keepAlive: parseKeepAlive(body.keep_alive),
-          ...(body.mode && { mode: body.mode }),
-          ...(body.slots && { slots: body.slots })
-        }
-        if (body.call === 'endThought') {
-          const named = { id: body.control ?? '', owner: request.caller.owner, model: variant }
-          return { value: await answers.endThought(named, clientSignal(reply)) }
-        }
-        if (body.call === 'load') return await load(deps, request, reply, lease, variant)
-        const fields = (body.request ?? {}) as EngineFields
-        const { call } = body
-        if (isOnce(call)) {
-          const asked = { operation: ONCE_OPERATIONS[call], body: fields, lease }
-          const value = await askOnce(deps, reply, asked, (leased, fields, tally) =>
-            callOnce(leased, call, fields, tally)
-          )
-          return { value }
-        }
-        const running = body.control && answers.begin(body.control, request.caller.owner, variant, true)
-        try {
-          const used: (TokenUsage | undefined)[] = []
-          const trailers = parseTrailers(reply)
-          const { failure } = trailers
-          const question: Question = {
-            ...{ operation: call, body: fields, lease, variant, ...running },
-            overflow: 'error',
-            whole: body.whole ?? false,
-            countEach: body.count_each ?? false,
-            stopText: body.stop_text ?? false,
-            native: body.native ?? false,
-            used(usage, choice) {
-              used[choice] = usage
-              trailers.used(used)
-            }
-          }
-          const channel = body.bytes
-            ? { ...MEMBER_LINES, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
-            : { ...MEMBER_LINES, failure }
-          await streamedAnswer(deps, reply, question, channel, () => {
-            if (body.bytes) {
-              throw new CorralError(
-                'not_implemented',
-                'This model is not answered in bytes here. Ask for deltas instead.'
-              )
-            }
-            return { add: deltasLine, end: () => '' }
-          })
-        } finally {
-          if (running) running.end()
+  route('POST /api/cluster/ask', 'askForFront', 'Answer for a gateway', {
+    role: 'operator',
+    description:
+      'What a gateway asks of its members: the calls of an engine. Answers are lines of JSON, each a list of deltas, or with `bytes` ' +
+      'an OpenAI chat stream; a failure after its first byte is the trailer `x-corral-failure`. `owner` and `turn` stand ' +
+      "for the gateway's client: prompts of different owners are kept apart, and clients share slots fairly.",
+    body: AskSchema,
+    response: {
+      200: {
+        description: 'The answer',
+        content: {
+          'application/json': { schema: Loose({ value: Type.Unknown() }, { title: 'ClusterAnswer' }) },
+          'application/x-ndjson': {
+            schema: Type.String({ description: 'Lists of deltas; for a load its progress' })
+          },
+          'text/event-stream': { schema: Loose({ data: Type.String() }, { description: 'An OpenAI chat stream' }) }
         }
       }
-    })
-
-    route('POST /describe', 'describeModels', 'Describe models for a gateway', {
-      role: 'operator',
-      audited: false,
-      bodySize: 'large',
-      body: Loose(
-        {
-          models: Type.Array(Type.String(), {
-            maxItems: MAX_DESCRIBED,
-            description: 'Their names; [] means all models'
-          })
-        },
-        { title: 'ClusterDescribe' }
-      ),
-      response: {
-        200: json(
-          'The models that are here',
-          Loose(
-            { models: Type.Array(Loose({ key: Type.String(), digest: Type.String() })) },
-            { title: 'DescribedModels' }
-          )
+    },
+    errors: ANSWER_ERRORS,
+    handler: async (request, reply) => {
+      const { body } = request
+      const model = parseRequestedName(body.model)
+      const variant = catalogFor(deps.catalog, request.caller).get(model)
+      requireOwn(variant)
+      actFor(request, body)
+      const lease: ModelLease = {
+        model,
+        options: parseOptions(body.options).load,
+        keepAlive: parseKeepAlive(body.keep_alive),
+        ...(body.mode && { mode: body.mode }),
+        ...(body.slots && { slots: body.slots })
+      }
+      if (body.call === 'endThought') {
+        const named = { id: body.control ?? '', owner: request.caller.owner, model: variant }
+        return { value: await answers.endThought(named, clientSignal(reply)) }
+      }
+      if (body.call === 'load') return await load(deps, request, reply, lease, variant)
+      const fields = (body.request ?? {}) as EngineFields
+      const { call } = body
+      if (isOnce(call)) {
+        const asked = { operation: ONCE_OPERATIONS[call], body: fields, lease }
+        const value = await askOnce(deps, reply, asked, (leased, fields, tally) =>
+          callOnce(leased, call, fields, tally)
         )
-      },
-      errors: ['invalid_model_name'],
-      handler: async ({ body, caller }) => {
-        const catalog = catalogFor(deps.catalog, caller)
-        const wanted =
-          body.models.length > 0
-            ? body.models.flatMap(name => catalog.find(parseRequestedName(name)) ?? [])
-            : catalog.list()
-        return { models: wanted.filter(isOwn).map(variant => described(deps, variant)) }
+        return { value }
       }
-    })
-  }
+      const running = body.control && answers.begin(body.control, request.caller.owner, variant, true)
+      try {
+        const used: (TokenUsage | undefined)[] = []
+        const trailers = parseTrailers(reply)
+        const { failure } = trailers
+        const question: Question = {
+          ...{ operation: call, body: fields, lease, variant, ...running },
+          overflow: 'error',
+          whole: body.whole ?? false,
+          countEach: body.count_each ?? false,
+          stopText: body.stop_text ?? false,
+          native: body.native ?? false,
+          used(usage, choice) {
+            used[choice] = usage
+            trailers.used(used)
+          }
+        }
+        const channel = body.bytes
+          ? { ...MEMBER_LINES, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
+          : { ...MEMBER_LINES, failure }
+        await streamedAnswer(deps, reply, question, channel, () => {
+          if (body.bytes) {
+            throw new CorralError(
+              'not_implemented',
+              'This model is not answered in bytes here. Ask for deltas instead.'
+            )
+          }
+          return { add: deltasLine, end: () => '' }
+        })
+      } finally {
+        if (running) running.end()
+      }
+    }
+  })
+
+  route('POST /api/cluster/describe', 'describeModels', 'Describe models for a gateway', {
+    role: 'operator',
+    audited: false,
+    bodySize: 'large',
+    body: Loose(
+      {
+        models: Type.Array(Type.String(), {
+          maxItems: MAX_DESCRIBED,
+          description: 'Their names; [] means all models'
+        })
+      },
+      { title: 'ClusterDescribe' }
+    ),
+    response: {
+      200: json(
+        'The models that are here',
+        Loose(
+          { models: Type.Array(Loose({ key: Type.String(), digest: Type.String() })) },
+          { title: 'DescribedModels' }
+        )
+      )
+    },
+    errors: ['invalid_model_name'],
+    handler: async ({ body, caller }) => {
+      const catalog = catalogFor(deps.catalog, caller)
+      const wanted =
+        body.models.length > 0
+          ? body.models.flatMap(name => catalog.find(parseRequestedName(name)) ?? [])
+          : catalog.list()
+      return { models: wanted.filter(isOwn).map(variant => described(deps, variant)) }
+    }
+  })
 }
 
 const isOnce = (call: string): call is OnceCall => Object.hasOwn(ONCE_OPERATIONS, call)

@@ -41,18 +41,16 @@ export interface ListedNode extends KnownMember {
   readonly source: string
 }
 
-export interface MemberSettings extends ConnectionSettings {
+export interface NodeOptions extends ConnectionSettings {
   /** Milliseconds of silence after which a node counts as lost. */
   silence: number
-}
-
-interface MemberEvents {
   /** Called when its state, its models or its figures have changed. */
   changed(member: ClusterNode, what: 'state' | 'models' | 'figures'): void
   /** Called when one of its engines, with its prompt caches, is gone. */
   unloaded(member: ClusterNode, model: string): void
   /** Returns another node that is the same server. */
   findTwin(member: ClusterNode, id: string): ClusterNode | undefined
+  log: Pick<FastifyBaseLogger, 'info' | 'warn'>
 }
 
 class LinkFault extends Error {}
@@ -72,9 +70,7 @@ export class ClusterNode {
   readonly connection: NodeConnection
   /** The view for placement. Changed in place. */
   readonly view: NodeView & { models: Map<string, NodeModel> }
-  readonly #settings: MemberSettings
-  readonly #events: MemberEvents
-  readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
+  readonly #options: NodeOptions
   readonly #closed = new AbortController()
   #records = new StateRecords()
   /** The models that it has, by key. Only this class changes it. */
@@ -104,19 +100,12 @@ export class ClusterNode {
   /** Settles when it was reached for the first time, or could not be reached. */
   readonly met = new Promise<void>(resolve => (this.#first = resolve))
 
-  constructor(
-    listed: ListedNode,
-    settings: MemberSettings,
-    events: MemberEvents,
-    log: Pick<FastifyBaseLogger, 'info' | 'warn'>
-  ) {
+  constructor(listed: ListedNode, options: NodeOptions) {
     this.name = listed.name
     this.source = listed.source
     this.known = listed
-    this.#settings = settings
-    this.#events = events
-    this.#log = log
-    this.connection = new NodeConnection(listed, settings)
+    this.#options = options
+    this.connection = new NodeConnection(listed, options)
     this.view = { name: listed.name, state: 'away', models: new Map(), memory: [] }
     void this.#follow()
   }
@@ -146,6 +135,11 @@ export class ClusterNode {
     if (reply.statusCode === 200) return reply
     const failure = parseFailedReply(await reply.body.text(), reply.headers)
     throw failure ?? new Error(`it answered with status ${reply.statusCode}`)
+  }
+
+  /** Sends a request whose reply does not matter. @throws as `call` */
+  async tell(...call: Parameters<ClusterNode['call']>): Promise<void> {
+    await (await this.call(...call)).body.dump()
   }
 
   /** Yields the lines of a streamed reply. @throws CorralError of a failure after the first line */
@@ -188,7 +182,7 @@ export class ClusterNode {
     const rest = Math.min(MAX_REST_MS, FIRST_REST_MS * 2 ** (this.#faults - 1))
     this.#restUntil = performance.now() + rest
     setTimeout(() => this.#setState(), rest + 1).unref()
-    this.#log.warn({ member: this.name, reason, seconds: rest / 1000 }, 'a member gets no requests for a while')
+    this.#options.log.warn({ member: this.name, reason, seconds: rest / 1000 }, 'a member gets no requests for a while')
     this.#setState()
   }
 
@@ -276,7 +270,7 @@ export class ClusterNode {
       const silence = setTimeout(() => {
         isSilent = true
         this.#attempt.abort()
-      }, this.#settings.silence)
+      }, this.#options.silence)
       let reason = 'it ended its event feed'
       try {
         await this.#readFeed(signal, () => {
@@ -285,7 +279,7 @@ export class ClusterNode {
         })
       } catch (error) {
         reason = error instanceof LinkFault ? error.message : connectionFault(error)
-        if (isSilent) reason = `it has sent nothing for ${Math.round(this.#settings.silence / 1000)} s`
+        if (isSilent) reason = `it has sent nothing for ${Math.round(this.#options.silence / 1000)} s`
         else if (signal.aborted) reason = this.#reason
       } finally {
         clearTimeout(silence)
@@ -358,7 +352,7 @@ export class ClusterNode {
       throw new LinkFault(`it runs corral ${version}, which cannot be a member. Upgrade it to ${ownVersion}`)
     }
     if (id === serverId) throw new LinkFault('it is this server itself. Remove it from the list of members')
-    const twin = this.#events.findTwin(this, id)
+    const twin = this.#options.findTwin(this, id)
     if (twin) throw new LinkFault(`it is the same server as member "${twin.name}". Remove one of them from the list`)
     if (this.#records.all('requests').length === 0) {
       throw new LinkFault(`its key belongs to a user. Make one there with "corral key create <name> --role operator"`)
@@ -439,7 +433,7 @@ export class ClusterNode {
       const { running = 0 } = engine as { running?: number }
       reported.set(id, { running, queued: engine.queued, sentThen: this.#sent.get(id) ?? 0 })
     }
-    for (const id of this.#reported.keys()) if (!reported.has(id)) this.#events.unloaded(this, id)
+    for (const id of this.#reported.keys()) if (!reported.has(id)) this.#options.unloaded(this, id)
     this.#reported = reported
     const isSame = before.size === models.size && [...models].every(([id, model]) => before.get(id) === model)
     this.view.memory = this.#records.all('memory')
@@ -463,10 +457,10 @@ export class ClusterNode {
     const fields = { member: this.name, url: this.connection.url }
     const known = this.#link === link && this.#reason === reason
     if (link === 'up') {
-      if (!known) this.#log.info(fields, 'a member is up')
+      if (!known) this.#options.log.info(fields, 'a member is up')
       this.#restUntil = 0
     } else {
-      if (!known) this.#log.warn({ ...fields, reason }, 'a member is away')
+      if (!known) this.#options.log.warn({ ...fields, reason }, 'a member is away')
       this.id = undefined
     }
     this.#link = link
@@ -490,7 +484,7 @@ export class ClusterNode {
 
   #touch(what: 'state' | 'models' | 'figures'): void {
     this.#record = undefined
-    this.#events.changed(this, what)
+    this.#options.changed(this, what)
   }
 
   #makeRecord(): MemberRecord {

@@ -12,10 +12,10 @@ import { formatModelName } from '../../../../core/models/model-name.ts'
 import type { DescribedModel } from '../asking/ask-protocol.ts'
 import { ClusterView } from '../placement/choose-node.ts'
 import { PrefixMemory } from '../placement/prefix-memory.ts'
-import { ClusterNode, type ListedNode, type MemberSettings } from './node.ts'
+import { ClusterNode, type ListedNode, type NodeOptions } from './node.ts'
 
 interface MembersOptions {
-  settings: MemberSettings
+  settings: Pick<NodeOptions, 'connectTimeout' | 'ca' | 'silence'>
   /** Called when records of this topic may have changed. */
   stateChanged(topic: StateTopic): void
   /** Called when the input of placement may have changed. */
@@ -123,20 +123,17 @@ export class ClusterNodes {
     }
     for (const member of wanted.values()) {
       try {
-        const joined = new ClusterNode(
-          member,
-          settings,
-          {
-            changed: (member, what) => this.#changed(member, what),
-            unloaded: ({ name, view }, model) => {
-              if (view.models.get(model)?.storedTokens) this.prefixes.emptySlots(name, model)
-              else this.prefixes.forget(name, model)
-              this.#options.unloaded(name, model)
-            },
-            findTwin: (member, id) => this.all().find(other => other !== member && other.id === id)
+        const joined = new ClusterNode(member, {
+          ...settings,
+          changed: (member, what) => this.#changed(member, what),
+          unloaded: ({ name, view }, model) => {
+            if (view.models.get(model)?.storedTokens) this.prefixes.emptySlots(name, model)
+            else this.prefixes.forget(name, model)
+            this.#options.unloaded(name, model)
           },
+          findTwin: (member, id) => this.all().find(other => other !== member && other.id === id),
           log
-        )
+        })
         this.#members.set(member.name, joined)
         this.view.set(joined.view)
       } catch (error) {
