@@ -1,10 +1,10 @@
 import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { ResponseReader } from '../../core/system/http-response.ts'
 import { OpenSet } from '../../core/system/open-tables.ts'
 import type { Listen } from './arguments.ts'
 import type { EngineAddress } from './launch.ts'
 import { type EngineBody, ResponseBody } from './response-body.ts'
-import { ResponseReader } from './response-reader.ts'
 
 export interface EngineRequest {
   method: 'GET' | 'POST'
@@ -183,7 +183,13 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
   function send(request: EngineRequest, fresh: boolean): Promise<EngineResponse> {
     return new Promise((resolve, reject) => {
       const { path, signal } = request
-      const reader = new ResponseReader()
+      let isReusable = true
+      const reader = new ResponseReader(({ status, keepAlive }) => {
+        isReusable = keepAlive
+        received++
+        resolve({ status, body: answer })
+        return true
+      })
       const connection = connections.take(fresh)
       const { socket } = connection
       // Once the connection serves another request, this reader's events are ignored.
@@ -211,24 +217,22 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         forget()
         answer.end()
         if (!keep) return
-        if (reader.reusable && !socket.destroyed && connections.mayKeep()) connections.keep(connection)
+        if (isReusable && !socket.destroyed && connections.mayKeep()) connections.keep(connection)
         else socket.destroy()
       }
       const exchange: Exchange = {
         onBytes(bytes) {
-          const hadHead = reader.status !== undefined
-          let chunk: Buffer
+          const pieces: Buffer[] = []
           try {
-            chunk = reader.push(bytes)
+            const used = reader.push(bytes, data => pieces.push(data) > 0)
+            isReusable &&= used === bytes.length
           } catch (error) {
             exchange.onBreak(error as Error)
             return false
           }
-          if (!hadHead && reader.status !== undefined) {
-            received++
-            resolve({ status: reader.status, body: answer })
-          }
-          if (chunk.length > 0) {
+          if (pieces.length > 0) {
+            // Pieces that arrive together stay together. Copied, because the socket is read into the same memory.
+            const chunk = Buffer.concat(pieces)
             if (!isSignOfLife(chunk)) received += chunk.length
             answer.push(chunk)
           }
@@ -244,7 +248,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
           socket.destroy()
           if (reader.complete) return
           // If there is an answer already, its reader gets the error.
-          if (reader.status !== undefined) void hooks.explain(error).then(finish)
+          if (reader.head) void hooks.explain(error).then(finish)
           else finish(error)
         }
       }

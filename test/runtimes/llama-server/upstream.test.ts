@@ -87,6 +87,17 @@ t.test('consecutive requests share a connection, but not with streams', async t 
   t.equal(connections(), 2)
 })
 
+t.test('pieces of an answer that arrive together stay together', async t => {
+  const { upstream } = await serve(t, 12, socket => {
+    const head = 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n'
+    socket.write(`${head}9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\n\r\n`)
+  })
+  const { body } = await upstream.request({ method: 'POST', path: '/', body: 'a' })
+  const taken: string[] = []
+  await body.consume(chunk => void taken.push(chunk.toString()))
+  t.same(taken, ['data: 1\n\ndata: 2\n\n'])
+})
+
 t.test('idle connections never take the thread of a request', async t => {
   const { ask, socketPath, sockets } = await serve(t, 12)
   for (let round = 0; round < 20; round++) {

@@ -1,58 +1,10 @@
 import type { Socket } from 'node:net'
 import { requireAllowedHost } from '../../../../core/system/allowed-address.ts'
+import { InvalidResponse, type ResponseHead, ResponseReader } from '../../../../core/system/http-response.ts'
 import { printable } from '../../../../core/system/printable.ts'
 import { isRedirect } from '../../../../core/system/redirects.ts'
 import { isWebPage, pageTitle } from '../../../../core/system/web-page.ts'
 import { basicCredentials, ConnectionFailure, openSocket, proxyFor, type SocketTarget } from './http-socket.ts'
-
-export interface ResponseHead {
-  status: number
-  /** By name in lower case. Repeated headers are joined by commas. */
-  headers: Record<string, string | undefined>
-  keepAlive: boolean
-  body: { kind: 'length'; length: number } | { kind: 'chunked' } | { kind: 'until-close' }
-}
-
-export class InvalidResponse extends Error {
-  override readonly name = 'InvalidResponse'
-}
-
-export const MAX_HEAD_BYTES = 64 * 1024
-
-/** Parses the head of a response. @throws InvalidResponse if it is not HTTP/1.x, or has contradictory lengths */
-export function parseHead(text: string): ResponseHead {
-  const lines = text.split('\r\n')
-  const first = /^HTTP\/1\.([01]) (\d{3})(?: |$)/.exec(lines[0]!)
-  if (!first) throw new InvalidResponse('the response is not HTTP/1.1')
-  const status = Number(first[2])
-  const headers = new Map<string, string>()
-  for (const line of lines.slice(1)) {
-    const parts = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*$/.exec(line)
-    if (!parts) throw new InvalidResponse('the response has an invalid header line')
-    const name = parts[1]!.toLowerCase()
-    const before = headers.get(name)
-    headers.set(name, before === undefined ? parts[2]! : `${before}, ${parts[2]!}`)
-  }
-  const connection = (headers.get('connection') ?? '').toLowerCase()
-  const canStay = first[1] === '1' ? !/\bclose\b/.test(connection) : /\bkeep-alive\b/.test(connection)
-  const body = bodyFraming(status, headers)
-  return { status, headers: Object.fromEntries(headers), keepAlive: canStay && body.kind !== 'until-close', body }
-}
-
-function bodyFraming(status: number, headers: ReadonlyMap<string, string>): ResponseHead['body'] {
-  if (status < 200 || status === 204 || status === 304) return { kind: 'length', length: 0 }
-  const encoding = headers.get('transfer-encoding')
-  const length = headers.get('content-length')
-  if (encoding !== undefined) {
-    if (length !== undefined) throw new InvalidResponse('the response declares its length twice')
-    if (encoding.toLowerCase() === 'chunked') return { kind: 'chunked' }
-    throw new InvalidResponse(`the response uses the transfer encoding "${encoding}"`)
-  }
-  if (length === undefined) return { kind: 'until-close' }
-  const [only, ...others] = new Set(length.split(/\s*,\s*/))
-  if (others.length > 0 || !/^\d{1,15}$/.test(only!)) throw new InvalidResponse('the response has an invalid length')
-  return { kind: 'length', length: Number(only) }
-}
 
 /** @returns `size`: undefined if the server does not know it */
 function parseContentRange(value: string | undefined) {
@@ -147,11 +99,7 @@ interface Exchange {
 }
 
 interface Running extends Exchange {
-  phase: 'head' | 'body'
-  head: string
-  left: number | undefined
-  chunked: ChunkedBody | undefined
-  keepAlive: boolean
+  reader: ResponseReader
   resolve(end: 'complete' | 'stopped'): void
   reject(error: unknown): void
 }
@@ -209,8 +157,8 @@ class Connection {
     const { signal } = exchange
     const abort = () => this.#fail(signal.reason)
     return new Promise<'complete' | 'stopped'>((resolve, reject) => {
-      const atHead = { phase: 'head', head: '', left: undefined, chunked: undefined, keepAlive: false } as const
-      this.#running = { ...exchange, ...atHead, resolve, reject }
+      const reader = new ResponseReader(head => exchange.receiver.onHead(head, this.#lastByte - this.#sentAt))
+      this.#running = { ...exchange, reader, resolve, reject }
       if (signal.aborted) return abort()
       if (this.closed) return this.#fail(new ConnectionFailure('cut', 'the connection was closed'))
       signal.addEventListener('abort', abort, { once: true })
@@ -247,14 +195,20 @@ class Connection {
 
   #room(): Buffer {
     const running = this.#running
-    if (running?.phase !== 'body' || running.chunked) return this.#scratch
+    if (!running?.reader.isPlain) return this.#scratch
     const room = running.receiver.room()
-    return running.left === undefined || running.left >= room.length ? room : room.subarray(0, running.left)
+    const { left } = running.reader
+    return left >= room.length ? room : room.subarray(0, left)
   }
 
   #onRead(length: number, from: Uint8Array): void {
     if (from.buffer === this.#scratch.buffer) this.#onBytes(this.#scratch.subarray(0, length))
-    else if (this.#running) this.#guarded(running => this.#onBody(running, length))
+    else if (this.#running) {
+      this.#guarded(running => {
+        running.reader.skip(length)
+        if (!this.#onBody(running, length) || running.reader.complete) this.#done(running, true)
+      })
+    }
   }
 
   /** Handles bytes that are not in the receiver's memory. */
@@ -264,82 +218,42 @@ class Connection {
       return
     }
     this.#guarded(running => {
-      if (running.phase === 'body') return this.#copyBody(running, bytes)
-      const before = running.head.length
-      running.head += bytes.toString('latin1')
       this.answered = true
       this.#lastByte = performance.now()
-      const end = running.head.indexOf('\r\n\r\n', Math.max(0, before - 3))
-      if (end === -1) {
-        if (running.head.length > MAX_HEAD_BYTES) throw new InvalidResponse('the response headers do not end')
-        return
-      }
-      const rest = bytes.subarray(end + 4 - before)
-      this.#onHead(running, parseHead(running.head.slice(0, end)), rest)
+      const { reader } = running
+      const used = reader.push(bytes, data => this.#copy(running, data))
+      if (!reader.isWanted || reader.complete) this.#done(running, used === bytes.length)
     })
   }
 
-  #onHead(running: Running, head: ResponseHead, rest: Buffer): void {
-    if (head.status < 200) {
-      running.head = ''
-      if (head.status === 101) throw new InvalidResponse('the server switches to another protocol')
-      if (rest.length > 0) this.#onBytes(Buffer.from(rest))
-      return
-    }
-    running.phase = 'body'
-    running.keepAlive = head.keepAlive
-    running.left = head.body.kind === 'length' ? head.body.length : undefined
-    running.chunked = head.body.kind === 'chunked' ? new ChunkedBody() : undefined
-    const isWanted = running.receiver.onHead(head, this.#lastByte - this.#sentAt)
-    if (!isWanted || running.left === 0) this.#done(running, running.left === 0 && rest.length === 0)
-    else if (rest.length > 0) this.#copyBody(running, rest)
-  }
-
-  #copyBody(running: Running, bytes: Buffer): void {
-    if (!running.chunked) {
-      const used = this.#copy(running, running.left === undefined ? bytes : bytes.subarray(0, running.left))
-      // Excess bytes could be mistaken for the next response.
-      if (used < bytes.length) this.close()
-      return
-    }
-    const { chunked } = running
-    const used = chunked.push(bytes, data => {
-      this.#copy(running, data)
-      return this.#running === running
-    })
-    if (this.#running === running && chunked.ended) this.#done(running, used === bytes.length)
-  }
-
-  #copy(running: Running, bytes: Buffer): number {
-    let at = 0
-    while (at < bytes.length && this.#running === running) {
-      const room = running.receiver.room()
-      const length = Math.min(room.length, bytes.length - at)
-      bytes.copy(room, 0, at, at + length)
+  #copy(running: Running, bytes: Buffer): boolean {
+    let goesOn = true
+    for (let at = 0; at < bytes.length && goesOn; ) {
+      const length = bytes.copy(running.receiver.room(), 0, at)
       at += length
-      this.#onBody(running, length)
+      goesOn = this.#onBody(running, length) && this.#running === running
     }
-    return at
+    return goesOn
   }
 
-  #onBody(running: Running, length: number): void {
+  /** @returns false if the receiver needs no more */
+  #onBody({ receiver, reader, pace }: Running, length: number): boolean {
     this.#lastByte = performance.now()
-    if (running.left !== undefined) running.left -= length
-    const goesOn = running.receiver.onBytes(length)
-    if (running.left === 0 || !goesOn) {
-      this.#done(running, running.left === 0)
-      return
+    const goesOn = receiver.onBytes(length)
+    const delay = goesOn && !reader.complete ? (pace?.(length) ?? 0) : 0
+    if (delay > 0) {
+      this.#pausedUntil = performance.now() + delay
+      this.#socket.pause()
+      this.#timers.push(setTimeout(() => this.#socket.resume(), delay))
     }
-    const delay = running.pace?.(length) ?? 0
-    if (delay <= 0) return
-    this.#pausedUntil = performance.now() + delay
-    this.#socket.pause()
-    this.#timers.push(setTimeout(() => this.#socket.resume(), delay))
+    return goesOn
   }
 
-  #done(running: Running, complete: boolean): void {
+  /** @param isClean false if there were bytes after the response, which could be mistaken for the next one */
+  #done(running: Running, isClean: boolean): void {
+    const { head, complete } = running.reader
     this.#running = undefined
-    if (!complete || !running.keepAlive) this.close()
+    if (!complete || !isClean || !head!.keepAlive) this.close()
     else this.#socket.resume()
     running.resolve(complete ? 'complete' : 'stopped')
   }
@@ -356,7 +270,7 @@ class Connection {
   #onEnd(): void {
     this.closed = true
     const running = this.#running
-    if (running?.phase === 'body' && running.left === undefined && !running.chunked) this.#done(running, true)
+    if (running?.reader.end()) this.#done(running, true)
     else this.#fail(new ConnectionFailure('cut', 'the connection was closed before the end'))
   }
 
@@ -365,61 +279,6 @@ class Connection {
     this.#running = undefined
     this.close()
     running?.reject(error)
-  }
-}
-
-const MAX_LINE_BYTES = 16 * 1024
-
-class ChunkedBody {
-  #state: 'size' | 'data' | 'data-end' | 'trailer' | 'end' = 'size'
-  #left = 0
-  #line = ''
-  #trailer = 0
-
-  get ended(): boolean {
-    return this.#state === 'end'
-  }
-
-  /**
-   * Passes the data in `bytes` to `onData`, until that returns false.
-   * @returns how many bytes were used: fewer than given at the end of the body, or if `onData` stopped it
-   * @throws InvalidResponse if the framing is broken
-   */
-  push(bytes: Buffer, onData: (data: Buffer) => boolean): number {
-    let at = 0
-    while (at < bytes.length && this.#state !== 'end') {
-      if (this.#state === 'data') {
-        const data = bytes.subarray(at, at + this.#left)
-        at += data.length
-        this.#left -= data.length
-        if (this.#left === 0) this.#state = 'data-end'
-        if (!onData(data)) return at
-        continue
-      }
-      const newline = bytes.indexOf(10, at)
-      const end = newline === -1 ? bytes.length : newline + 1
-      this.#line += bytes.toString('latin1', at, end)
-      at = end
-      if (this.#line.length > MAX_LINE_BYTES) throw new InvalidResponse('a chunk line of the response does not end')
-      if (newline === -1) break
-      const line = this.#line.replace(/\r?\n$/, '')
-      this.#line = ''
-      if (this.#state === 'size') {
-        const size = /^([0-9a-f]{1,12})[ \t]*(?:;.*)?$/i.exec(line)
-        if (!size) throw new InvalidResponse('a chunk of the response has no size')
-        this.#left = Number.parseInt(size[1]!, 16)
-        this.#state = this.#left === 0 ? 'trailer' : 'data'
-      } else if (this.#state === 'data-end') {
-        if (line !== '') throw new InvalidResponse('a chunk of the response is longer than its size')
-        this.#state = 'size'
-      } else if (line === '') {
-        this.#state = 'end'
-      } else {
-        this.#trailer += line.length
-        if (this.#trailer > MAX_LINE_BYTES) throw new InvalidResponse('the trailing headers of the response do not end')
-      }
-    }
-    return at
   }
 }
 

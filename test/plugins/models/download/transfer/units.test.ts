@@ -1,6 +1,7 @@
 import t from 'tap'
+import { parseHead } from '../../../../../core/system/http-response.ts'
 import { FileSource, followRedirect } from '../../../../../plugins/models/download/transfer/file-source.ts'
-import { parseHead, readResponse } from '../../../../../plugins/models/download/transfer/http-connection.ts'
+import { readResponse } from '../../../../../plugins/models/download/transfer/http-connection.ts'
 import { proxyFor } from '../../../../../plugins/models/download/transfer/http-socket.ts'
 import {
   Bandwidth,
