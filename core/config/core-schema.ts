@@ -10,10 +10,11 @@ import { Bytes, Duration, KeepAlive, Path, Program, Timeout } from './setting-ty
 export { Bytes, Duration, KeepAlive, Path, Program, Timeout }
 
 /** A group of settings. Other names are mistakes. */
-const Group = <Properties extends TProperties>(properties: Properties) =>
+export const Group = <Properties extends TProperties>(properties: Properties) =>
   Type.Object(properties, { additionalProperties: false })
 
-const optional = <Properties extends TProperties>(properties: Properties) =>
+/** Makes all of these settings optional. */
+export const optional = <Properties extends TProperties>(properties: Properties) =>
   Type.Partial(Type.Object(properties)).properties
 
 export const Count = (

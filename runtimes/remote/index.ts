@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import { Timeout } from '../../core/config/core-schema.ts'
+import { Group, optional, Timeout } from '../../core/config/core-schema.ts'
 import type { EngineMode } from '../../core/contracts/engines.ts'
 import type { BroughtModel, Capability } from '../../core/contracts/models.ts'
 import { parseModelName } from '../../core/models/model-name.ts'
@@ -11,33 +11,25 @@ import { SERVER_KINDS } from './server-kinds.ts'
 
 const NEEDED: Partial<Record<EngineMode, Capability>> = { chat: 'completion', embedding: 'embedding' }
 
-const RemoteModel = Type.Object(
-  {
-    model: Type.String({ minLength: 1, description: 'Name of the model on the server' }),
-    servers: Type.Array(
-      Type.Object(
-        {
-          url: Type.String({ pattern: '^https?://', description: 'Address of the OpenAI chat API, with /v1' }),
-          key: Type.Optional(Type.String({ writeOnly: true, description: 'API key' }))
-        },
-        { additionalProperties: false }
-      ),
-      { minItems: 1, description: 'Servers that have the model' }
-    ),
-    kind: Type.Optional(
-      Type.Enum([...SERVER_KINDS], {
-        description: 'Server program, if it needs special treatment: mlx is mlx_lm.server. Leave it out for others'
-      })
-    ),
-    context: Type.Optional(Type.Integer({ minimum: 1, description: 'Context size in tokens; 4096 if absent' })),
-    capabilities: Type.Optional(
-      Type.Array(Type.Enum(['completion', 'tools', 'thinking', 'vision', 'embedding']), {
-        description: 'What the model can do; completion and tools if absent'
-      })
-    )
-  },
-  { additionalProperties: false }
-)
+const RemoteModel = Group({
+  model: Type.String({ minLength: 1, description: 'Name of the model on the server' }),
+  servers: Type.Array(
+    Group({
+      url: Type.String({ pattern: '^https?://', description: 'Address of the OpenAI chat API, with /v1' }),
+      key: Type.Optional(Type.String({ writeOnly: true, description: 'API key' }))
+    }),
+    { minItems: 1, description: 'Servers that have the model' }
+  ),
+  ...optional({
+    kind: Type.Enum([...SERVER_KINDS], {
+      description: 'Server program, if it needs special treatment: mlx is mlx_lm.server. Leave it out for others'
+    }),
+    context: Type.Integer({ minimum: 1, description: 'Context size in tokens; 4096 if absent' }),
+    capabilities: Type.Array(Type.Enum(['completion', 'tools', 'thinking', 'vision', 'embedding']), {
+      description: 'What the model can do; completion and tools if absent'
+    })
+  })
+})
 type RemoteModel = Static<typeof RemoteModel>
 
 const DEFAULT_CONTEXT = 4096

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { type Static, Type } from 'typebox'
 import { ConfigError } from '../../../core/config/config-error.ts'
-import { Bytes, type ModelSettings, Path, Timeout } from '../../../core/config/core-schema.ts'
+import { Bytes, Group, type ModelSettings, optional, Path, Timeout } from '../../../core/config/core-schema.ts'
 import type { Operations } from '../../../core/contracts/engines.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { errorMessage } from '../../../core/errors.ts'
@@ -11,81 +11,53 @@ import { parseDuration } from '../../../core/system/duration.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import type { RemoteServers } from '../remote-servers.ts'
 
-export const Program = Type.Object(
-  {
-    command: Type.String({
-      minLength: 1,
-      description:
-        'Program and arguments, without a shell; {port}, {model} (its "files", or else its name) and {key} (a fresh secret that requests carry) are filled in, also in "environment"'
+export const Program = Group({
+  command: Type.String({
+    minLength: 1,
+    description:
+      'Program and arguments, without a shell; {port}, {model} (its "files", or else its name) and {key} (a fresh secret that requests carry) are filled in, also in "environment"'
+  }),
+  ...optional({
+    kind: Type.Enum(['chat', 'embedding', 'rerank', 'transcribe', 'draw'], {
+      description: 'What its models are for; chat if absent'
     }),
-    kind: Type.Optional(
-      Type.Enum(['chat', 'embedding', 'rerank', 'transcribe', 'draw'], {
-        description: 'What its models are for; chat if absent'
-      })
+    ready: Type.String({
+      pattern: '^/',
+      description: 'Path that answers with a status below 300 once it is ready; /health if absent'
+    }),
+    base: Type.String({ pattern: '^(/.*)?$', description: "Path of its API in OpenAI's format; /v1 if absent" }),
+    port: Type.Integer({ minimum: 1, maximum: 65535, description: 'Port that its command fixes; a free one if absent' }),
+    model: Type.String({ minLength: 1, description: 'Name of its model in requests to it; the value of {model} if absent' }),
+    parallel: Type.Integer({ minimum: 1, description: 'Maximum requests at the same time; 8 if absent' }),
+    context: Type.Integer({ minimum: 1, description: 'Context size in tokens; 4096 if absent' }),
+    capabilities: Type.Array(Type.Enum(['tools', 'thinking', 'vision', 'edit_image', 'vary_image']), {
+      description: 'What a chat model can do, tools if absent; or an image model besides drawing, edit_image if absent'
+    }),
+    memory: Type.Record(Type.String(), Bytes({ description: 'Bytes' }), {
+      description: 'Memory that it needs, by host or GPU as in "corral ps"; its main memory is measured if absent'
+    }),
+    sleep: Type.Object(
+      {
+        path: Type.String({ pattern: '^/', description: 'POST here makes it give up its memory' }),
+        wake: Type.String({ pattern: '^/', description: 'POST here makes it ready again' }),
+        for: Type.Optional(Timeout({ description: 'How long it sleeps before it is ended; 1h if absent' }))
+      },
+      { additionalProperties: false, description: 'How it sleeps instead of being ended' }
     ),
-    ready: Type.Optional(
-      Type.String({
-        pattern: '^/',
-        description: 'Path that answers with a status below 300 once it is ready; /health if absent'
-      })
-    ),
-    base: Type.Optional(
-      Type.String({ pattern: '^(/.*)?$', description: "Path of its API in OpenAI's format; /v1 if absent" })
-    ),
-    port: Type.Optional(
-      Type.Integer({ minimum: 1, maximum: 65535, description: 'Port that its command fixes; a free one if absent' })
-    ),
-    model: Type.Optional(
-      Type.String({ minLength: 1, description: 'Name of its model in requests to it; the value of {model} if absent' })
-    ),
-    parallel: Type.Optional(
-      Type.Integer({ minimum: 1, description: 'Maximum requests at the same time; 8 if absent' })
-    ),
-    context: Type.Optional(Type.Integer({ minimum: 1, description: 'Context size in tokens; 4096 if absent' })),
-    capabilities: Type.Optional(
-      Type.Array(Type.Enum(['tools', 'thinking', 'vision', 'edit_image', 'vary_image']), {
-        description:
-          'What a chat model can do, tools if absent; or an image model besides drawing, edit_image if absent'
-      })
-    ),
-    memory: Type.Optional(
-      Type.Record(Type.String(), Bytes({ description: 'Bytes' }), {
-        description: 'Memory that it needs, by host or GPU as in "corral ps"; its main memory is measured if absent'
-      })
-    ),
-    sleep: Type.Optional(
-      Type.Object(
-        {
-          path: Type.String({ pattern: '^/', description: 'POST here makes it give up its memory' }),
-          wake: Type.String({ pattern: '^/', description: 'POST here makes it ready again' }),
-          for: Type.Optional(Timeout({ description: 'How long it sleeps before it is ended; 1h if absent' }))
-        },
-        { additionalProperties: false, description: 'How it sleeps instead of being ended' }
-      )
-    ),
-    paths: Type.Optional(
-      Type.Array(Type.String({ pattern: '^/v1/[\\w.-]+(/[\\w.-]+)*$' }), {
-        uniqueItems: true,
-        description: 'More paths of its API that clients may use; corral passes on POST requests that name the model'
-      })
-    ),
-    environment: Type.Optional(
-      Type.Record(Type.String(), Type.String(), { description: 'More environment variables' })
-    ),
-    stop: Type.Optional(
-      Type.String({
-        minLength: 1,
-        description: 'Command that ends it before it gets SIGTERM, such as "docker stop" for a container'
-      })
-    ),
-    directory: Type.Optional(Path({ description: 'Its working directory' })),
-    start_timeout: Type.Optional(Timeout({ description: 'How long it may take to become ready; 10m if absent' })),
-    stop_timeout: Type.Optional(
-      Timeout({ description: 'How long it may take to end before it is killed; 5s if absent' })
-    )
-  },
-  { additionalProperties: false }
-)
+    paths: Type.Array(Type.String({ pattern: '^/v1/[\\w.-]+(/[\\w.-]+)*$' }), {
+      uniqueItems: true,
+      description: 'More paths of its API that clients may use; corral passes on POST requests that name the model'
+    }),
+    environment: Type.Record(Type.String(), Type.String(), { description: 'More environment variables' }),
+    stop: Type.String({
+      minLength: 1,
+      description: 'Command that ends it before it gets SIGTERM, such as "docker stop" for a container'
+    }),
+    directory: Path({ description: 'Its working directory' }),
+    start_timeout: Timeout({ description: 'How long it may take to become ready; 10m if absent' }),
+    stop_timeout: Timeout({ description: 'How long it may take to end before it is killed; 5s if absent' })
+  })
+})
 
 export type ProgramSettings = ReturnType<typeof readProgram>
 
