@@ -16,6 +16,15 @@ export function commonStart(one: ArrayLike<unknown>, other: ArrayLike<unknown>):
   return count
 }
 
+/** Returns the value of a key. A missing value is made and added first. */
+export function getOrAdd<Key, Value>(map: Map<Key, Value>, key: Key, make: () => Value): Value {
+  const found = map.get(key)
+  if (found !== undefined) return found
+  const made = make()
+  map.set(key, made)
+  return made
+}
+
 /** Sets an entry of a map that keeps only the `most` entries that were set last. */
 export function setNewest<Key, Value>(map: Map<Key, Value>, key: Key, value: Value, most: number): void {
   // Moves it to the end: a Map's first key is the oldest.

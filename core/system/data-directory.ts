@@ -4,6 +4,7 @@ import { hostname } from 'node:os'
 import { dirname, join, sep } from 'node:path'
 import { isSystemError, reasonOf } from '../errors.ts'
 import type { DataPaths } from './data-paths.ts'
+import { parseAnyJson } from './json-object.ts'
 import { isSameProcess, processStartTime } from './processes.ts'
 
 /** The server that owns a data directory. */
@@ -149,22 +150,15 @@ async function livingOwner(file: string): Promise<Owner | undefined> {
 }
 
 async function readOwnerFile(file: string): Promise<Owner | undefined> {
-  let text: string
-  try {
-    text = await readFile(file, 'utf8')
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return undefined
+  const text = await readFile(file, 'utf8').catch(async error => {
+    if (isSystemError(error, 'ENOENT')) return ''
     throw await unusable(dirname(file), error)
-  }
-  try {
-    // Checked by hand: commands read it at each call, and should not load the schema checker.
-    const { pid, startTime, host, address = '', socket, version = '' } = JSON.parse(text) as Partial<Owner>
-    if (typeof pid !== 'number' || typeof startTime !== 'string' || typeof host !== 'string') return undefined
-    return { pid, startTime, host, address, ...(typeof socket === 'string' && { socket }), version }
-  } catch {
-    // The file is written atomically, so a running server never writes malformed JSON.
-    return undefined
-  }
+  })
+  // Checked by hand: commands read it at each call, and should not load the schema checker. The file is written
+  // atomically, so a running server never writes malformed JSON.
+  const { pid, startTime, host, address = '', socket, version = '' }: Partial<Owner> = Object(parseAnyJson(text))
+  if (typeof pid !== 'number' || typeof startTime !== 'string' || typeof host !== 'string') return undefined
+  return { pid, startTime, host, address, ...(typeof socket === 'string' && { socket }), version }
 }
 
 const writeOwner = (file: string, owner: Owner) => writeDurably(file, `${JSON.stringify(owner, undefined, 2)}\n`)

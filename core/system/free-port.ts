@@ -1,5 +1,5 @@
 import { once } from 'node:events'
-import { createServer } from 'node:net'
+import { connect, createServer } from 'node:net'
 
 /** Returns an unused loopback port, for programs that cannot choose one and report it. Another program may take it first. */
 export async function freePort(): Promise<number> {
@@ -9,4 +9,18 @@ export async function freePort(): Promise<number> {
   server.close()
   await once(server, 'close')
   return port
+}
+
+/** Whether a program listens on a port. @throws the signal's reason */
+export async function isListening(port: number, host: string, signal?: AbortSignal): Promise<boolean> {
+  const socket = connect(port, host)
+  try {
+    await once(socket, 'connect', signal && { signal })
+    return true
+  } catch {
+    signal?.throwIfAborted()
+    return false
+  } finally {
+    socket.destroy()
+  }
 }

@@ -1,5 +1,15 @@
 import { untilAborted } from './abort-signals.ts'
 
+/** Returns a function that runs tasks one after another, in order. A failed task does not stop the next ones. */
+export function oneByOne(): <T>(task: () => Promise<T>) => Promise<T> {
+  let last: Promise<unknown> = Promise.resolve()
+  return task => {
+    const result = last.then(task)
+    last = result.catch(() => undefined)
+    return result
+  }
+}
+
 /** Runs tasks with the same key one after another, in order. Others run side by side. */
 export class KeyedQueue {
   readonly #queues = new Map<string, { count: number; last: Promise<unknown> }>()

@@ -1,6 +1,7 @@
 import type { Logger } from 'pino'
 import { type CoreConfig, LOG_LEVELS } from '../config/core-schema.ts'
 import { CorralError } from '../errors.ts'
+import { getOrAdd } from './collections.ts'
 
 export type LogLevel = CoreConfig['log_level']
 
@@ -30,12 +31,9 @@ export class LogLevels {
   }
 
   part(name: string): Logger {
-    let logger = this.#loggers.get(name)
-    if (!logger) {
-      logger = this.#root.child({ part: name }, { level: this.#own.get(name) ?? this.#usual })
-      this.#loggers.set(name, logger)
-    }
-    return logger
+    return getOrAdd(this.#loggers, name, () =>
+      this.#root.child({ part: name }, { level: this.#own.get(name) ?? this.#usual })
+    )
   }
 
   report(): LevelReport {

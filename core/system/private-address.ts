@@ -23,10 +23,6 @@ export function normalizedAddress(text: string) {
   return isTranslated ? ipaddr.fromByteArray(bytes.slice(12)) : address
 }
 
-function isLoopbackAddress(host: string): boolean {
-  return isIP(host) !== 0 && normalizedAddress(host).range() === 'loopback'
-}
-
 /** Whether an address is public: not in a special range, not a cloud's service, and not this machine's own. */
 export function isPublicAddress(text: string, own: ReadonlySet<string> = ownAddresses()): boolean {
   const address = normalizedAddress(text)
@@ -43,7 +39,8 @@ function ownAddresses(): Set<string> {
 /** Whether a URL's host name is this machine itself. Names other than `localhost` are not looked up. */
 export function isLoopback(hostname: string): boolean {
   const host = bareHost(hostname)
-  return host === 'localhost' || host.endsWith('.localhost') || isLoopbackAddress(host)
+  if (isIP(host) !== 0) return normalizedAddress(host).range() === 'loopback'
+  return host === 'localhost' || host.endsWith('.localhost')
 }
 
 /** Whether no public server can have this name. */

@@ -34,18 +34,30 @@ function isAlive(pid: number): boolean {
 
 /** Clock ticks since boot, with the boot's id. The time of the boot changes when the clock is set. */
 async function linuxStartTime(pid: number): Promise<string | undefined> {
-  try {
-    const [stat, boot] = await Promise.all([
-      readFile(`/proc/${pid}/stat`, 'utf8'),
-      readFile('/proc/sys/kernel/random/boot_id', 'utf8')
-    ])
-    // The second field is the program's name in parentheses, which may contain spaces and parentheses itself.
-    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
-    return /[ZX]/.test(fields[0]!) ? undefined : `${boot.trim()} ${fields[19]}`
-  } catch {
-    // Without /proc (or if it is hidden from this user), only whether it runs is known.
-    return isAlive(pid) ? UNKNOWN_START : undefined
-  }
+  const boot = readFile('/proc/sys/kernel/random/boot_id', 'utf8').catch(() => '')
+  const fields = await statFields(pid)
+  const [state] = fields
+  const start = fields[19]
+  // Without /proc (or if it is hidden from this user), only whether it runs is known.
+  if (start === undefined || (await boot) === '') return isAlive(pid) ? UNKNOWN_START : undefined
+  return /[ZX]/.test(state!) ? undefined : `${(await boot).trim()} ${start}`
+}
+
+/** The fields of `/proc/<pid>/stat` after the second one. */
+async function statFields(pid: number): Promise<string[]> {
+  const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '')
+  // The second field is the program's name in parentheses, which may contain spaces and parentheses itself.
+  return stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+}
+
+/** Linux reports processor time in these units, independent of the kernel's own rate (`USER_HZ`). */
+const MS_PER_TICK = 10
+
+/** Returns the milliseconds that a process and its threads have run. Undefined except on Linux. */
+export async function processorTime(pid: number | undefined): Promise<number | undefined> {
+  if (pid === undefined || process.platform !== 'linux') return undefined
+  const [user, system] = (await statFields(pid)).slice(11, 13)
+  return system === undefined ? undefined : (Number(user) + Number(system)) * MS_PER_TICK
 }
 
 async function unixStartTime(pid: number): Promise<string | undefined> {
@@ -84,10 +96,13 @@ export function parseProcessMemory(text: string): { resident: number; own: numbe
   return { resident, own: anonymous + (kilobytes('Pss_Shmem') ?? kilobytes('RssShmem') ?? 0) }
 }
 
-/** The memory of a process; undefined if the system does not report it, or the process has ended. */
-export async function processMemory(pid: number | undefined): Promise<ReturnType<typeof parseProcessMemory>> {
+/**
+ * The memory of a process; undefined if the system does not report it, or the process has ended.
+ * @param files `status` alone is cheaper, but does not divide what processes share
+ */
+export async function processMemory(pid: number | undefined, files = ['smaps_rollup', 'status']) {
   if (pid === undefined || process.platform !== 'linux') return undefined
-  for (const file of ['smaps_rollup', 'status']) {
+  for (const file of files) {
     const text = await readFile(`/proc/${pid}/${file}`, 'utf8').catch(() => '')
     const memory = parseProcessMemory(text)
     if (memory) return memory
@@ -101,9 +116,7 @@ export async function groupMemory(group: number): Promise<number | undefined> {
   const pids = (await readdir('/proc')).filter(name => /^\d+$/.test(name))
   const sizes = await Promise.all(
     pids.map(async pid => {
-      const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '')
-      // The program's name, in parentheses, may contain spaces and parentheses.
-      const [, , found] = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+      const [, , found] = await statFields(Number(pid))
       return Number(found) === group ? ((await processMemory(Number(pid)))?.own ?? 0) : 0
     })
   )

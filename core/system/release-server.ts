@@ -8,6 +8,8 @@ import { formatBytes } from './bytes.ts'
 import { openConnections, type ServerConnections } from './connections.ts'
 import { diskRefusal } from './disk-space.ts'
 import { parseDuration } from './duration.ts'
+import { isRedirect, MAX_REDIRECTS } from './redirects.ts'
+import { retryAfterSeconds } from './retry-after.ts'
 import { fits } from './schema-check.ts'
 import { parseUntrustedJson } from './untrusted-json.ts'
 
@@ -52,7 +54,6 @@ export function getSha256({ digest }: ReleaseAsset): string | undefined {
 
 const ANSWER_LIMIT_MS = 10_000
 const STALL_LIMIT = 30_000
-const REDIRECTS = 5
 const PAGE_SIZE = 50
 
 /** Consecutive attempts without progress before a download is given up, and milliseconds before the second attempt. */
@@ -72,8 +73,7 @@ export class ReleaseStatusError extends CorralError {
     advice?: string
   ) {
     if (status === 429 || (status === 403 && !redirected)) {
-      const reset = Number(headers['x-ratelimit-reset']) - Date.now() / 1000
-      const seconds = Number(headers['retry-after'] ?? (reset > 0 ? Math.ceil(reset) : 60)) || 60
+      const seconds = retryAfterSeconds(headers as Record<string, string>, Date.now()) || 60
       super(
         'hub_rate_limited',
         `${url}: status ${status} (too many requests without a credential). Try again in ${Math.ceil(seconds / 60)} min${advice ?? ''}.`,
@@ -133,7 +133,7 @@ export class ReleaseServer {
       })
       const { to } = await this.#connections
       let url = new URL(address)
-      for (let redirects = 0; redirects <= REDIRECTS; redirects++) {
+      for (let redirects = 0; redirects <= MAX_REDIRECTS; redirects++) {
         const response = await request(url, {
           dispatcher: to(url),
           signal,
@@ -142,14 +142,14 @@ export class ReleaseServer {
         const { statusCode, headers: answer } = response
         if (statusCode < 300) return response
         await response.body.dump()
-        if (![301, 302, 303, 307, 308].includes(statusCode) || typeof answer.location !== 'string') {
+        if (!isRedirect(statusCode) || typeof answer.location !== 'string') {
           // Signed addresses must not appear in messages.
           const where = redirects === 0 ? address : `${address} (at ${url.host})`
           throw new ReleaseStatusError(where, statusCode, answer, redirects > 0, this.#options.advice)
         }
         url = new URL(answer.location, url)
       }
-      throw new Error(`more than ${REDIRECTS} redirects`)
+      throw new Error(`more than ${MAX_REDIRECTS} redirects`)
     } catch (error) {
       signal.throwIfAborted()
       if (error instanceof CorralError) throw error
