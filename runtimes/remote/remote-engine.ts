@@ -1,10 +1,19 @@
 import { randomUUID } from 'node:crypto'
 import type { Dispatcher } from 'undici'
 import { SseParser, toDelta } from '../../core/answers/openai-events.ts'
-import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } from '../../core/contracts/engines.ts'
+import type {
+  AnswerSink,
+  Delta,
+  Engine,
+  EngineExit,
+  EngineFields,
+  EngineSpec,
+  TokenUsage
+} from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { forwardedHeaders } from '../../core/http/forwarded-headers.ts'
 import { withAnySignal, withResolver } from '../../core/system/abort-signals.ts'
+import { isObject } from '../../core/system/json-object.ts'
 import { fullContext, messageOf, type RemoteServers } from './remote-servers.ts'
 
 /** Parallel requests. The remote server decides how many it answers. */
@@ -47,15 +56,12 @@ export function createRemoteEngine(
     async embed(inputs, { signal }) {
       const body = { model, input: inputs, encoding_format: 'float' }
       const read = async (reply: Dispatcher.ResponseData['body']) => {
-        return (await reply.json()) as {
-          data: { index: number; embedding: number[] }[]
-          usage?: { prompt_tokens?: number }
-        }
+        return (await reply.json()) as { data: { index: number; embedding: number[] }[]; usage?: unknown }
       }
       const reply = await untilStopped(signal, signal => servers.ask('/embeddings', body, signal, read))
       const vectors: number[][] = []
       for (const { index, embedding } of reply.data) vectors[index] = embedding
-      return { vectors, promptTokens: reply.usage?.prompt_tokens ?? 0 }
+      return { vectors, promptTokens: toUsage(reply.usage).promptTokens }
     },
     async stop() {
       stopped.abort(new CorralError('model_stopped', `The model "${spec.alias}" was stopped.`))
@@ -65,10 +71,16 @@ export function createRemoteEngine(
   }
 }
 
-interface Usage {
-  prompt_tokens?: number
-  completion_tokens?: number
-  prompt_tokens_details?: { cached_tokens?: number } | null
+/** Reads the token counts in a reply's `usage`, by their names in chat completions or in later APIs of OpenAI. */
+export function toUsage(usage: unknown): TokenUsage {
+  const fields = isObject(usage) ? usage : {}
+  const details = isObject(fields.prompt_tokens_details) ? fields.prompt_tokens_details : {}
+  const count = (...values: unknown[]) => Math.max(0, Number(values.find(value => typeof value === 'number') ?? 0))
+  return {
+    promptTokens: count(fields.prompt_tokens, fields.input_tokens, fields.total_tokens),
+    cachedTokens: count(details.cached_tokens),
+    completionTokens: count(fields.completion_tokens, fields.output_tokens)
+  }
 }
 
 /** Reads a stream in the OpenAI chat format. Holds the final deltas back until the usage has arrived. */
@@ -79,7 +91,7 @@ async function readAnswer(
 ): Promise<void> {
   const lines = new SseParser()
   const ends: Delta[] = []
-  let usage: Usage | undefined
+  let usage: unknown
   let done = false
   for await (const chunk of body) {
     const deltas: Delta[] = []
@@ -103,12 +115,6 @@ async function readAnswer(
   }
   // A plain error, because another server may answer while nothing has reached the client.
   if (!done && ends.length === 0) throw new Error('The answer was interrupted.')
-  if (usage && ends[0]) {
-    ends[0].usage = {
-      promptTokens: usage.prompt_tokens ?? 0,
-      cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0,
-      completionTokens: usage.completion_tokens ?? 0
-    }
-  }
+  if (usage && ends[0]) ends[0].usage = toUsage(usage)
   await take(ends)
 }

@@ -2,7 +2,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { Agent, type Dispatcher, FormData, request } from 'undici'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
-import { isObject } from '../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../core/system/json-object.ts'
 import { serverKind } from './server-kinds.ts'
 
 export interface RemoteServerSettings {
@@ -183,7 +183,8 @@ const readText = async (body: ReplyBody) => await body.text().catch(() => '')
 
 /** Translates a rejection for the client. Quotes the server only if the request is at fault, and never its key. */
 function refusal(name: string, status: number, text: string, retryAfter: unknown): CorralError | ServerFault {
-  const error = errorIn(text)
+  const { error: named, ...others }: Record<string, unknown> = Object(parseAnyJson(text))
+  const error = named ?? others
   const server = `A server of model "${name}"`
   const full = fullContext(error)
   if (full) return full
@@ -207,16 +208,6 @@ function refusal(name: string, status: number, text: string, retryAfter: unknown
   }
   const reason = messageOf(error) || status
   return new CorralError('invalid_request', `The server of model "${name}" rejects the request: ${reason}`)
-}
-
-/** Returns the error in a reply of any server: an object, or a text. */
-function errorIn(text: string): unknown {
-  try {
-    const { error, ...others } = JSON.parse(text)
-    return error ?? others
-  } catch {
-    return undefined
-  }
 }
 
 /** The beginning of a server's message. */

@@ -1,5 +1,4 @@
 import { type Static, Type } from 'typebox'
-import type { ConfigError } from '../../../core/config/config-error.ts'
 import type { BroughtModel, Capability, Model } from '../../../core/contracts/models.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
@@ -58,7 +57,11 @@ export default definePlugin({
     for (const [name, { engine, files }] of Object.entries(config.models)) {
       if (engine === undefined) continue
       const program = programs[engine]
-      if (!program) throw unknownEngine(name, engine, Object.keys(programs))
+      if (!program) {
+        const list = Object.keys(programs).join(', ')
+        const known = list ? `These exist: ${list}.` : 'There are none.'
+        throw mistake(`models.${name}.engine`, `There is no program "${engine}" under "engines". ${known}`)
+      }
       const { owner, name: own } = parseModelName(name)
       const settings = readProgram(engine, program)
       models.set(name.toLowerCase(), { program: settings, model: files ?? `${owner}/${own}` })
@@ -83,8 +86,3 @@ export default definePlugin({
     return { routes: async app => passedPathRoutes(app, context, path => paths.has(path)) }
   }
 })
-
-function unknownEngine(model: string, engine: string, known: readonly string[]): ConfigError {
-  const list = known.length > 0 ? `These exist: ${known.join(', ')}.` : 'There are none.'
-  return mistake(`models.${model}.engine`, `There is no program "${engine}" under "engines". ${list}`)
-}

@@ -6,7 +6,8 @@ import { CorralError } from '../../../core/errors.ts'
 import { sendErrors } from '../../../core/http/error-format.ts'
 import { openaiErrorBody } from '../../../core/http/openai-error.ts'
 import type { PluginContext } from '../../../core/plugins/plugin.ts'
-import { isObject } from '../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
+import { toUsage } from '../remote-engine.ts'
 
 /*
  * Paths of programs that corral has no route for. Each path is an operation of its models. Its requests have the fields
@@ -95,32 +96,12 @@ export async function passReply(body: Dispatcher.ResponseData['body'], type: str
   } else {
     const events = type.startsWith('text/event-stream') ? new SseParser() : undefined
     for await (const bytes of body as AsyncIterable<Buffer>) {
-      for (const payload of events?.push(bytes) ?? []) usage = readEvent(payload) ?? usage
+      for (const payload of events?.push(bytes) ?? []) usage = readUsage(parseAnyJson(payload)) ?? usage
       await sink.take([{ bytes, type }])
     }
   }
   await sink.take([{ finish: 'stop', ...(usage && { usage }) }])
 }
 
-function readEvent(payload: string): TokenUsage | undefined {
-  try {
-    return readUsage(JSON.parse(payload))
-  } catch {
-    // Events of a program may have any form.
-    return undefined
-  }
-}
-
-function readUsage(reply: unknown): TokenUsage | undefined {
-  const { usage } = isObject(reply) ? reply : {}
-  if (!isObject(usage)) return undefined
-  const count = (...names: string[]) => {
-    const value = names.map(name => usage[name]).find(value => typeof value === 'number')
-    return Math.max(0, Number(value ?? 0))
-  }
-  return {
-    promptTokens: count('prompt_tokens', 'input_tokens'),
-    cachedTokens: 0,
-    completionTokens: count('completion_tokens', 'output_tokens')
-  }
-}
+const readUsage = (reply: unknown) =>
+  isObject(reply) && isObject(reply.usage) ? toUsage(reply.usage) : undefined

@@ -7,12 +7,11 @@ import type {
   EngineExit,
   EngineFields,
   EngineSpec,
-  MemoryUse,
-  TokenUsage
+  MemoryUse
 } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { withResolver } from '../../../core/system/abort-signals.ts'
-import { createRemoteEngine } from '../remote-engine.ts'
+import { createRemoteEngine, toUsage } from '../remote-engine.ts'
 import { createRemoteServers } from '../remote-servers.ts'
 import { PREFIX, passedBody, passReply } from './passed-paths.ts'
 import type { ProgramProcess } from './program-process.ts'
@@ -27,7 +26,7 @@ type Body = Dispatcher.ResponseData['body']
 /** With `segments` if times were requested. */
 interface ProgramTranscript {
   text?: unknown
-  usage?: Record<string, unknown>
+  usage?: unknown
   segments?: { text: string }[]
   language?: string
   duration?: number
@@ -85,7 +84,7 @@ export function createProgramEngine(
     }
     const timedText = segments.map(segment => ({ content: segment.text, json: { segment } }))
     await sink.take(segments.length > 0 ? timedText : [{ content: text }])
-    await sink.take([{ finish: 'stop', json: { language: heard, duration }, usage: tokenUsage(usage) }])
+    await sink.take([{ finish: 'stop', json: { language: heard, duration }, usage: toUsage(usage) }])
   }
 
   /** Makes images, from others if the request has some. */
@@ -94,26 +93,23 @@ export function createProgramEngine(
     async ({ images, mask, ...fields }: EngineFields, sink: AnswerSink): Promise<void> => {
       const asked = { model, ...fields, response_format: 'b64_json' }
       const body = Array.isArray(images) ? imageForm(asked, images.map(String), mask) : asked
-      const read = (reply: Body) => reply.json() as Promise<{ data?: unknown; usage?: Record<string, unknown> }>
+      const read = (reply: Body) => reply.json() as Promise<{ data?: unknown; usage?: unknown }>
       const { data, usage } = await servers.ask(path, body, sink.signal, read)
       const made = Array.isArray(data) ? data.filter(({ b64_json }) => typeof b64_json === 'string') : []
       if (made.length === 0) {
         throw new CorralError('engine_crashed', `The program "${name}" answered without images. Try again.`)
       }
       await sink.take(made.map(({ b64_json, revised_prompt }) => ({ json: { b64_json, revised_prompt } })))
-      await sink.take([{ finish: 'stop', ...(usage && { usage: tokenUsage(usage) }) }])
+      await sink.take([{ finish: 'stop', ...(usage !== undefined && { usage: toUsage(usage) }) }])
     }
 
   async function rerank(query: string, documents: readonly string[], { signal }: { signal: AbortSignal }) {
-    type Reply = {
-      results: { index: number; relevance_score: number }[]
-      usage?: { prompt_tokens?: number; total_tokens?: number }
-    }
+    type Reply = { results: { index: number; relevance_score: number }[]; usage?: unknown }
     const read = (body: Body) => body.json() as Promise<Reply>
     const { results, usage } = await servers.ask('/rerank', { model, query, documents }, signal, read)
     return {
       scores: results.map(({ index, relevance_score: score }) => ({ index, score })),
-      promptTokens: usage?.prompt_tokens ?? usage?.total_tokens ?? 0
+      promptTokens: toUsage(usage).promptTokens
     }
   }
 
@@ -162,15 +158,6 @@ export function createProgramEngine(
       end({ code: null, signal: null, expected: true })
     },
     logTail: () => process.log.all()
-  }
-}
-
-function tokenUsage(usage: Record<string, unknown> = {}): TokenUsage {
-  const count = (value: unknown) => (typeof value === 'number' ? value : 0)
-  return {
-    promptTokens: count(usage.input_tokens),
-    cachedTokens: 0,
-    completionTokens: count(usage.output_tokens)
   }
 }
 

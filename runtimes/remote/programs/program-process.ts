@@ -1,6 +1,4 @@
 import { randomBytes } from 'node:crypto'
-import { once } from 'node:events'
-import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { request } from 'undici'
 import type { EngineExit } from '../../../core/contracts/engines.ts'
@@ -8,7 +6,7 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { runTool, ToolError } from '../../../core/system/child-process.ts'
-import { freePort } from '../../../core/system/free-port.ts'
+import { freePort, isListening } from '../../../core/system/free-port.ts'
 import { LogTail } from '../../../core/system/log-tail.ts'
 import { groupMemory } from '../../../core/system/processes.ts'
 import { fillIn, type ProgramSettings } from './program-settings.ts'
@@ -129,14 +127,7 @@ async function isReady(url: string): Promise<boolean> {
 
 /** @throws CorralError if another program listens on the port, which would get the requests */
 async function requireFree(port: number, name: string): Promise<number> {
-  const socket = connect(port, HOST)
-  try {
-    await once(socket, 'connect')
-  } catch {
-    return port
-  } finally {
-    socket.destroy()
-  }
+  if (!(await isListening(port, HOST))) return port
   const what = `Another program already listens on port ${port}, the port of engines.${name}.`
   throw failure(`${what} End it, or write {port} in "command" and leave out "port".`, 'port_in_use')
 }

@@ -7,6 +7,7 @@ import type { Model } from '../../../core/contracts/models.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
+import { getOrAdd } from '../../../core/system/collections.ts'
 import { createProgramEngine } from './program-engine.ts'
 import { command, type ProgramProcess, startProgram } from './program-process.ts'
 import type { ProgramModel } from './program-settings.ts'
@@ -45,13 +46,11 @@ export function createProgramProvider(
   { name = 'programs', log, hardware }: { name?: string; log: FastifyBaseLogger; hardware: HardwareService }
 ): EngineProvider {
   const states = new Map<string, State>()
-  const stateOf = ({ key }: Model) => {
-    const state = states.get(key) ?? { logs: [] }
-    states.set(key, state)
-    return state
-  }
+  const stateOf = ({ key }: Model) => getOrAdd(states, key, () => ({ logs: [] }))
   function useOf({ program, model }: ProgramModel, { measured }: State): MemoryUse {
-    if (!program.memory) return { host: measured ?? sizeOf(model) + USUAL_MEMORY }
+    // Its model may be a name.
+    const size = statSync(model, { throwIfNoEntry: false })?.size ?? 0
+    if (!program.memory) return { host: measured ?? size + USUAL_MEMORY }
     const gpus = hardware.known()?.gpus ?? []
     const use: MemoryUse = {}
     for (const [name, bytes] of Object.entries(program.memory)) {
@@ -190,9 +189,4 @@ export function createProgramProvider(
 
 function describeFailure({ code, details, message }: CorralError): EngineLogRecord['failure'] {
   return { code, cause: String(details?.cause ?? code), message }
-}
-
-/** The bytes of a model's file; 0 if it is not a file. */
-function sizeOf(path: string): number {
-  return statSync(path, { throwIfNoEntry: false })?.size ?? 0
 }
