@@ -8,9 +8,14 @@ interface Work<T> {
   result: Promise<T>
 }
 
-/** Work that runs once for all its callers, and is cancelled when the last one leaves. */
+/** Work that runs once for all its callers, and is cancelled when the last one leaves, unless it is `lasting`. */
 export class SharedWork<T> {
   readonly #works = new Map<string, Work<T>>()
+  readonly #isLasting: boolean
+
+  constructor({ lasting = false } = {}) {
+    this.#isLasting = lasting
+  }
 
   /** Joins the work of this key, or starts it. @throws the work's error, or the caller's abort reason */
   async run(key: string, waiting: Waiting, start: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
@@ -70,7 +75,7 @@ export class SharedWork<T> {
       return await untilAborted(work.result, signal)
     } catch (error) {
       work.callers.delete(caller)
-      if (signal?.aborted && work.callers.size === 0) {
+      if (signal?.aborted && work.callers.size === 0 && !this.#isLasting) {
         // The last caller has left. Wait for the work to end, so that the next work of this key finds none running.
         work.controller.abort(signal.reason)
         await work.result.catch(() => undefined)

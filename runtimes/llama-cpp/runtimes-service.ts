@@ -3,7 +3,8 @@ import type { Attempt, Build, EngineRunSettings, Runtimes, RuntimesReport } from
 import { type OnProgress, type Progress, progressText, type Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { untilAborted } from '../../core/system/abort-signals.ts'
-import { addTo } from '../../core/system/collections.ts'
+import { addTo, getOrAdd } from '../../core/system/collections.ts'
+import { SharedWork } from '../../core/system/shared-work.ts'
 import { reactionTo } from '../llama-server/failure.ts'
 import type { BuildsContext } from './build-search.ts'
 import { searchBuild } from './build-search.ts'
@@ -29,82 +30,53 @@ export interface RuntimesDeps
 const BACK_OFF = 10_000
 const MAX_BACK_OFF = 300_000
 
-/** Shares the progress of work with several waiting callers. The work continues when one of them leaves. */
-function createSharedProgress(log: BuildsLog) {
-  const listeners = new Set<OnProgress>()
+/** Remembers and logs the latest step of the work for builds. */
+function createProgressLog(log: BuildsLog) {
   let now: Progress | undefined
   let logged = ''
   return {
     get now() {
       return now
     },
-    report(step: Progress): void {
-      now = step
-      for (const listener of [...listeners]) listener(step)
-      const inSteps = step.fraction === undefined ? step : { ...step, fraction: Math.floor(step.fraction * 20) / 20 }
-      const line = progressText(inSteps)
-      if (line !== logged) log.info({ ...step }, line)
-      logged = line
-    },
+    /** Also passes each step on. */
+    report:
+      (onProgress: OnProgress): OnProgress =>
+      step => {
+        now = step
+        onProgress(step)
+        const inSteps = step.fraction === undefined ? step : { ...step, fraction: Math.floor(step.fraction * 20) / 20 }
+        const line = progressText(inSteps)
+        if (line !== logged) log.info({ ...step }, line)
+        logged = line
+      },
     clear(): void {
       now = undefined
       logged = ''
-    },
-    async follow<T>(pending: Promise<T>, { signal, onProgress }: Waiting): Promise<T> {
-      signal?.throwIfAborted()
-      if (onProgress) {
-        listeners.add(onProgress)
-        if (now) onProgress(now)
-      }
-      try {
-        return await untilAborted(pending, signal)
-      } finally {
-        if (onProgress) listeners.delete(onProgress)
-      }
     }
   }
 }
 
 interface Search {
   build?: Build | undefined
-  running?: Promise<Build> | undefined
   failure?: { error: CorralError; at: number; count: number } | undefined
 }
 
 /** Runs each search once for all callers, and stores its result by choice. Undefined is the default build. */
 function createSearches(
-  find: (choice: string | undefined) => Promise<Build>,
-  progress: ReturnType<typeof createSharedProgress>,
+  find: (choice: string | undefined, onProgress: OnProgress) => Promise<Build>,
   { log, signal, now }: { log: BuildsLog; signal: AbortSignal; now: () => number }
 ) {
   const searches = new Map<string | undefined, Search>()
-  const running = new Set<Promise<Build>>()
+  const works = new SharedWork<Build>({ lasting: true })
+  /** Searches from before the default build was set are not joined. */
+  let round = 0
+  const getKey = (choice: string | undefined) => `${round} ${choice ?? ''}`
 
-  function searchFor(choice: string | undefined): Search {
-    const search = searches.get(choice) ?? {}
-    searches.set(choice, search)
-    return search
-  }
+  const searchFor = (choice: string | undefined): Search => getOrAdd(searches, choice, () => ({}))
 
-  function begin(choice: string | undefined): Promise<Build> {
-    const search = searchFor(choice)
-    if (search.running) return search.running
-    if (signal.aborted) return Promise.reject(signal.reason)
-    const { failure } = search
-    if (failure && now() - failure.at < Math.min(BACK_OFF * 2 ** (failure.count - 1), MAX_BACK_OFF)) {
-      return Promise.reject(failure.error)
-    }
-    const started = run(search, choice)
-    search.running = started
-    running.add(started)
-    const end = () => running.delete(started)
-    started.then(end, end)
-    return started
-  }
-
-  async function run(search: Search, choice: string | undefined): Promise<Build> {
+  async function run(search: Search, choice: string | undefined, onProgress: OnProgress): Promise<Build> {
     try {
-      search.build = await find(choice)
+      search.build = await find(choice, onProgress)
       search.failure = undefined
       return search.build
     } catch (cause) {
@@ -114,9 +86,6 @@ function createSearches(
       search.failure = { error, at: now(), count: (search.failure?.count ?? 0) + 1 }
       log.warn({ ...error.details }, error.message)
       throw error
-    } finally {
-      search.running = undefined
-      progress.clear()
     }
   }
 
@@ -124,12 +93,23 @@ function createSearches(
     get usual(): Readonly<Search> {
       return searchFor(undefined)
     },
+    isRunning: () => works.has(getKey(undefined)),
     async get(choice: string | undefined, waiting: Waiting): Promise<Build> {
-      return searchFor(choice).build ?? (await progress.follow(begin(choice), waiting))
+      const search = searchFor(choice)
+      if (search.build) return search.build
+      const { failure } = search
+      if (!works.has(getKey(choice))) {
+        signal.throwIfAborted()
+        if (failure && now() - failure.at < Math.min(BACK_OFF * 2 ** (failure.count - 1), MAX_BACK_OFF)) {
+          throw failure.error
+        }
+      }
+      return await works.run(getKey(choice), waiting, ({ onProgress }) => run(search, choice, onProgress))
     },
     /** Sets the default build. Undefined makes the next caller search again. */
     set(build: Build | undefined): void {
       searches.clear()
+      round++
       searchFor(undefined).build = build
     },
     /** Makes the next caller who needs this build start a new search. */
@@ -140,7 +120,7 @@ function createSearches(
     forgetFailure(choice: string | undefined): void {
       searchFor(choice).failure = undefined
     },
-    settled: () => Promise.allSettled([...running])
+    end: async (error: Error) => await works.end(() => true, error)
   }
 }
 
@@ -157,10 +137,10 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
   const kinds = [...deps.kinds]
   const stopped = new AbortController()
   const { signal } = stopped
-  const progress = createSharedProgress(log)
+  const progress = createProgressLog(log)
+  const converters = new SharedWork<Converter>({ lasting: true })
   let listing: ReleaseListing = BUNDLED_LISTING
   let attempts: Attempt[] = []
-  let converter: Promise<Converter> | undefined
   /** Number of engines on each build, by its id. */
   const engines = new Map<string, number>()
 
@@ -177,10 +157,10 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
 
   const context: BuildsContext = { builds, log, signal, hardware, sources, kinds, verifyBuild, ranking, liveRanking }
 
-  async function findUsual(): Promise<Build> {
+  async function findUsual(onProgress: OnProgress): Promise<Build> {
     const tried: Attempt[] = []
     attempts = tried
-    const found = await searchBuild(context, { attempts: tried, onProgress: progress.report })
+    const found = await searchBuild(context, { attempts: tried, onProgress })
     const { id, version, kind, runtime = kind, directory: folder } = found
     const machine = await untilAborted(hardware.detect(), signal)
     const chooser = builds.selection().selected === id ? '"corral runtime use" chose' : undefined
@@ -194,9 +174,12 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
     return warnings.length > 0 ? { ...found, warnings } : found
   }
 
-  const find = (choice: string | undefined) =>
-    choice === undefined ? findUsual() : searchBuild(context, { choice, attempts: [], onProgress: progress.report })
-  const searches = createSearches(find, progress, { log, signal, now: deps.now ?? (() => performance.now()) })
+  const find = async (choice: string | undefined, passOn: OnProgress) => {
+    const onProgress = progress.report(passOn)
+    const found = choice === undefined ? findUsual(onProgress) : searchBuild(context, { choice, attempts: [], onProgress })
+    return await found.finally(progress.clear)
+  }
+  const searches = createSearches(find, { log, signal, now: deps.now ?? (() => performance.now()) })
 
   async function build(waiting: Waiting = {}, choice?: string): Promise<Build> {
     waiting.signal?.throwIfAborted()
@@ -217,8 +200,8 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
   })
 
   function state(): RuntimesReport['state'] {
-    const { build: chosen, running, failure } = searches.usual
-    return chosen ? 'ready' : running ? 'searching' : failure ? 'failed' : 'idle'
+    const { build: chosen, failure } = searches.usual
+    return chosen ? 'ready' : searches.isRunning() ? 'searching' : failure ? 'failed' : 'idle'
   }
 
   async function noteFailure({ id, source, runtime }: Build, error: unknown): Promise<void> {
@@ -283,13 +266,12 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
     engineSettings: deps.engineSettings,
     async conversionTools(waiting) {
       const used = await build(waiting)
-      // The work continues when its caller has left, because the next conversion needs it too.
-      converter ??= deps.findConverter(used, { signal, onProgress: progress.report }).finally(() => {
-        converter = undefined
-        progress.clear()
-      })
       try {
-        return { ...(await progress.follow(converter, waiting)), quantize: used.executables.quantize }
+        // The work continues when its caller has left, because the next conversion needs it too.
+        const converter = await converters.run('', waiting, ({ onProgress }) =>
+          deps.findConverter(used, { signal, onProgress: progress.report(onProgress) }).finally(progress.clear)
+        )
+        return { ...converter, quantize: used.executables.quantize }
       } catch (error) {
         waiting.signal?.throwIfAborted()
         signal.throwIfAborted()
@@ -324,8 +306,9 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
     },
     /** Aborts all work and waits for its end. */
     async stop() {
-      stopped.abort(new CorralError('shutting_down', 'The server is shutting down.'))
-      await Promise.allSettled([converter, searches.settled()])
+      const error = new CorralError('shutting_down', 'The server is shutting down.')
+      stopped.abort(error)
+      await Promise.all([searches.end(error), converters.end(() => true, error)])
     }
   }
 }

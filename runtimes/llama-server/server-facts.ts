@@ -3,7 +3,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Build, BuildDevice } from '../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../core/contracts/engines.ts'
-import { runTool, ToolError, type ToolLog, type ToolOptions } from '../../core/system/child-process.ts'
+import { runTool, ToolError, type ToolOptions } from '../../core/system/child-process.ts'
+import { getOrAdd } from '../../core/system/collections.ts'
 import { engineEnvironment } from './engine-process.ts'
 
 /* Reads facts that a build's llama-server reports about itself without a model, and the placement of a model. */
@@ -13,9 +14,7 @@ const QUERY_LIMIT = 60_000
 /** Milliseconds for a help text. */
 const HELP_LIMIT = 10_000
 
-export interface QueryOptions {
-  signal?: AbortSignal
-  log?: ToolLog
+export interface QueryOptions extends Pick<ToolOptions, 'signal' | 'log' | 'timeout' | 'maxMemory'> {
   /** Variables that the build's kind needs on this machine. */
   environment?: Readonly<Record<string, string>>
 }
@@ -24,13 +23,7 @@ export interface QueryOptions {
 export async function runForLines(
   program: string,
   args: readonly string[],
-  {
-    signal,
-    log,
-    environment,
-    timeout = QUERY_LIMIT,
-    maxMemory
-  }: QueryOptions & Pick<ToolOptions, 'timeout' | 'maxMemory'>
+  { environment, timeout = QUERY_LIMIT, ...options }: QueryOptions
 ): Promise<string[]> {
   const configHome = await mkdtemp(join(tmpdir(), 'corral-query-'))
   const lines: Record<'stdout' | 'stderr', string[]> = { stdout: [], stderr: [] }
@@ -38,7 +31,7 @@ export async function runForLines(
     const variables = engineEnvironment(process.env, { configHome, apiKey: '', more: environment })
     // A help text is longer than the output that `runTool` returns.
     const onLine = (line: string, from: 'stdout' | 'stderr') => lines[from].push(line)
-    await runTool(program, args, { variables, signal, log, timeout, maxMemory, cwd: configHome, onLine })
+    await runTool(program, args, { ...options, variables, timeout, cwd: configHome, onLine })
     return [...lines.stdout, ...lines.stderr]
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
@@ -64,8 +57,7 @@ const getFlags = new Map<string, Promise<ReadonlySet<string> | undefined>>()
 /** Returns the flags in the `--help` of a build's program, read once. Undefined if it does not list them. */
 export async function knownFlags({ digest }: Build, program: string, options: QueryOptions) {
   const key = `${digest} ${program}`
-  const found =
-    getFlags.get(key) ??
+  const found = await getOrAdd(getFlags, key, () =>
     runForLines(program, ['--help'], { ...options, timeout: HELP_LIMIT }).then(
       help => {
         const flags = flagsInHelp(help)
@@ -75,8 +67,8 @@ export async function knownFlags({ digest }: Build, program: string, options: Qu
       // The start that follows fails too, with the reason.
       () => undefined
     )
-  getFlags.set(key, found)
-  if ((await found) === undefined) getFlags.delete(key)
+  )
+  if (found === undefined) getFlags.delete(key)
   return found
 }
 
@@ -133,23 +125,28 @@ function mebibytes(text: string): number | undefined {
   return /^\d{1,9}$/.test(text) && Number(text) > 0 ? Number(text) * MIB : undefined
 }
 
+/** Parses a line of a list of devices: their names and sizes. Undefined for other lines. */
+export function parseDevice(line: string): BuildDevice | undefined {
+  // Names may contain colons and brackets. An id has no blanks, and the last brackets contain the sizes.
+  const match = /^\s+(\S+?): (.*) \((\S+) MiB, (\S+) MiB free\)\s*$/.exec(line)
+  if (!match) return undefined
+  const [, id, description, total, free] = match as unknown as [string, string, string, string, string]
+  const totalMemory = mebibytes(total)
+  const freeMemory = free === '0' && totalMemory !== undefined ? 0 : mebibytes(free)
+  return {
+    id,
+    description,
+    ...(totalMemory !== undefined && { totalMemory }),
+    ...(freeMemory !== undefined && { freeMemory })
+  }
+}
+
 /** Returns the listed GPUs without software renderers, or undefined without a list. They may be unusable. */
 export function parseDevices(lines: readonly string[]): BuildDevice[] | undefined {
   const start = lines.findIndex(line => line.trim() === 'Available devices:')
   if (start < 0) return undefined
   return lines.slice(start + 1).flatMap((line): BuildDevice | [] => {
-    // Names may contain colons and brackets. An id has no blanks, and the last brackets contain the sizes.
-    const match = /^\s+(\S+?): (.*) \((\S+) MiB, (\S+) MiB free\)\s*$/.exec(line)
-    if (!match) return []
-    const [, id, description, total, free] = match as unknown as [string, string, string, string, string]
-    if (NO_GPU_ID.test(id) || SOFTWARE_RENDERER.test(description)) return []
-    const totalMemory = mebibytes(total)
-    const freeMemory = free === '0' && totalMemory !== undefined ? 0 : mebibytes(free)
-    return {
-      id,
-      description,
-      ...(totalMemory !== undefined && { totalMemory }),
-      ...(freeMemory !== undefined && { freeMemory })
-    }
+    const device = parseDevice(line)
+    return device && !NO_GPU_ID.test(device.id) && !SOFTWARE_RENDERER.test(device.description) ? device : []
   })
 }

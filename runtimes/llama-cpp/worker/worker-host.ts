@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { lookup } from 'node:dns/promises'
 import { once } from 'node:events'
 import { createServer } from 'node:http'
-import { connect, isIPv4 } from 'node:net'
+import { isIPv4 } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -19,16 +19,18 @@ import {
 } from '../../../core/contracts/workers.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter, withResolver } from '../../../core/system/abort-signals.ts'
+import { isListening } from '../../../core/system/free-port.ts'
+import { oneByOne } from '../../../core/system/keyed-queue.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { isPublicAddress } from '../../../core/system/private-address.ts'
 import { processMemory } from '../../../core/system/processes.ts'
 import { toolEnvironment } from '../../../core/system/tool-environment.ts'
 import { type EngineProcess, startEngineProcess } from '../../llama-server/engine-process.ts'
 import { matchDevices } from '../../llama-server/memory/device-placement.ts'
+import { parseDevice } from '../../llama-server/server-facts.ts'
 import type { BuildsLog } from '../builds-directory.ts'
 import { WorkerCache } from './worker-cache.ts'
 
-const MIB = 2 ** 20
 const GIB = 2 ** 30
 const START_LIMIT_MS = 60_000
 const FIRST_PAUSE_MS = 1000
@@ -40,13 +42,6 @@ const TRIM_INTERVAL_MS = 5000
 const CUT_OFF = 10_000
 /** Far more connections than asking for a worker's facts needs. */
 const MAX_CONNECTIONS = 256
-
-export function parseWorkerDevice(line: string): BuildDevice | undefined {
-  const match = /^ {2}(\S+?): (.*) \((\d+) MiB, (\d+) MiB free\)$/.exec(line)
-  if (!match) return undefined
-  const [, id, description, total, free] = match as unknown as [string, string, string, string, string]
-  return { id, description, totalMemory: Number(total) * MIB, freeMemory: Number(free) * MIB }
-}
 
 /**
  * Returns the memory that a worker's devices offer to clients. A device with dedicated memory keeps as much free as
@@ -184,15 +179,13 @@ function superviseServer(
   let now: Running | undefined
   const stopped = new AbortController()
   /** Cache maintenance runs one step at a time. */
-  let tending = Promise.resolve()
-  function tend(work: (cache: WorkerCache) => Promise<unknown>): Promise<void> {
-    tending = tending.then(async () => {
+  const alone = oneByOne()
+  const tend = (work: (cache: WorkerCache) => Promise<unknown>) =>
+    alone(async () => {
       await (cache && work(cache))?.catch(error => {
         log.warn({ reason: errorMessage(error) }, 'Could not maintain the cache of weights')
       })
     })
-    return tending
-  }
   const trimming = setInterval(() => {
     if (now && now.clients > 0) void tend(store => store.trim())
   }, TRIM_INTERVAL_MS)
@@ -213,7 +206,7 @@ function superviseServer(
         onLine(line, stream) {
           log.debug({}, line)
           if (stream === 'stderr' && !line.startsWith('load_backend:')) complaint = line
-          const device = now === running ? undefined : parseWorkerDevice(line)
+          const device = now === running ? undefined : parseDevice(line)
           if (device) running.devices.push(device)
           if (line === 'Accepted client connection') {
             running.clients++
@@ -237,7 +230,8 @@ function superviseServer(
     const limit = AbortSignal.any([abortAfter(START_LIMIT_MS), stopped.signal, ...(signal ? [signal] : [])])
     const untilReady = async () => {
       // It prints nothing until a client has connected.
-      await untilConnected(host, port, limit)
+      const reached = host === '0.0.0.0' ? '127.0.0.1' : host
+      while (!(await isListening(port, reached, limit))) await sleep(50, undefined, { signal: limit })
       await accepted.promise
       while (running.clients > 0) await sleep(10, undefined, { signal: limit })
     }
@@ -313,23 +307,7 @@ function superviseServer(
       stopped.abort()
       clearInterval(trimming)
       await now?.process.stop()
-      await tending
-    }
-  }
-}
-
-async function untilConnected(host: string, port: number, signal: AbortSignal): Promise<void> {
-  const address = host === '0.0.0.0' ? '127.0.0.1' : host
-  for (;;) {
-    signal.throwIfAborted()
-    const socket = connect({ host: address, port })
-    try {
-      await once(socket, 'connect', { signal })
-      return
-    } catch {
-      await sleep(50, undefined, { signal })
-    } finally {
-      socket.destroy()
+      await tend(async () => {})
     }
   }
 }

@@ -91,7 +91,7 @@ t.test('the search verifies a real build', async t => {
   const log = memoryLog()
   const home = t.testdir()
   const system = systemSource({ path: folder, namedBy: 'CORRAL_LLAMA_CPP', env: process.env })
-  const engineDeps = { log, runDirectory: join(home, 'run'), loadTimeout: 60_000 }
+  const engineDeps = { log, runDirectory: join(home, 'run'), loadTimeout: 60_000, hangTimeout: 0, extraArguments: [] }
   const startEngine: StartEngine = (build, spec, waiting) => createLlamaServerEngine(build, spec, engineDeps, waiting)
   const verifyBuild = createBuildVerifier(startEngine, log)
   const runtimes = runtimesWith(join(home, 'runtimes'), [system], { verifyBuild })

@@ -7,9 +7,9 @@ import { surplusFiles, WorkerCache } from '../../../runtimes/llama-cpp/worker/wo
 import {
   createWorkerHost,
   listenAddress,
-  offeredDevices,
-  parseWorkerDevice
+  offeredDevices
 } from '../../../runtimes/llama-cpp/worker/worker-host.ts'
+import { parseDevice } from '../../../runtimes/llama-server/server-facts.ts'
 import { until } from '../../support/corral.ts'
 import { failure } from '../../support/failure.ts'
 import { hardwareService, plainMachine } from '../llama-cpp/fake-build.ts'
@@ -21,15 +21,15 @@ import { freePorts, rpcServers } from './support.ts'
 const GIB = 2 ** 30
 
 t.test('a worker host parses the devices of ggml-rpc-server', async t => {
-  t.same(parseWorkerDevice('  CUDA0: NVIDIA GeForce RTX 3090 (24576 MiB, 24000 MiB free)'), {
+  t.same(parseDevice('  CUDA0: NVIDIA GeForce RTX 3090 (24576 MiB, 24000 MiB free)'), {
     id: 'CUDA0',
     description: 'NVIDIA GeForce RTX 3090',
     totalMemory: 24 * GIB,
     freeMemory: 24000 * 2 ** 20
   })
-  t.match(parseWorkerDevice('  CPU: Intel(R) Xeon(R) Processor (24105 MiB, 24105 MiB free)'), { id: 'CPU' })
+  t.match(parseDevice('  CPU: Intel(R) Xeon(R) Processor (24105 MiB, 24105 MiB free)'), { id: 'CPU' })
   for (const line of ['  endpoint       : 127.0.0.1:50052', '  transport      : TCP', 'Devices:']) {
-    t.equal(parseWorkerDevice(line), undefined)
+    t.equal(parseDevice(line), undefined)
   }
 })
 
