@@ -3,6 +3,8 @@ import { chmod, rename, rm, stat } from 'node:fs/promises'
 import type { StoredConversations } from '../../../core/contracts/engines.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
+import { getOrAdd } from '../../../core/system/collections.ts'
+import { oneByOne } from '../../../core/system/keyed-queue.ts'
 import architectures from '../architectures.json' with { type: 'json' }
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
@@ -56,7 +58,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
   let deletions = 0
   /** States that do not survive a restart yet. */
   const unsealed = new Map<SavedState, StateStore>()
-  let sealing: Promise<void> = Promise.resolve()
+  const alone = oneByOne()
   let sealTimer: NodeJS.Timeout | undefined
 
   /**
@@ -71,7 +73,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
   function sealAll(): Promise<void> {
     clearTimeout(sealTimer)
     sealTimer = undefined
-    sealing = sealing.then(async () => {
+    return alone(async () => {
       for (const [state, store] of unsealed) {
         unsealed.delete(state)
         await store.seal(state, timeLimit(state.bytes)).catch(error => {
@@ -79,8 +81,10 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         })
       }
     })
-    return sealing
   }
+
+  const warnUnsaved = (error: unknown, model?: string) =>
+    void log.warn({ directory: options.directory, model }, `prompt caches cannot be saved: ${errorMessage(error)}`)
 
   /** Opened on first use. Until the server owns its data directory, another server may be using it. */
   const open = () =>
@@ -89,18 +93,13 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         store = await openStateStore({ ...options, log, memoryDirectory: await memoryDirectory?.() })
         return store
       } catch (error) {
-        log.warn({ directory: options.directory }, `prompt caches cannot be saved: ${errorMessage(error)}`)
+        warnUnsaved(error)
         return undefined
       }
     })())
 
-  function getCounts(variant: string): CacheCounts {
-    const known = counts.get(variant)
-    if (known) return known
-    const fresh = { hits: 0, misses: 0, restoredTokens: 0, restoreTime: 0 }
-    counts.set(variant, fresh)
-    return fresh
-  }
+  const getCounts = (variant: string) =>
+    getOrAdd(counts, variant, () => ({ hits: 0, misses: 0, restoredTokens: 0, restoreTime: 0 }))
 
   function summarize(variant: string, states: readonly SavedState[]): Omit<StoredConversations, 'model'> {
     const own = states.filter(state => state.variant === variant)
@@ -301,11 +300,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
       // Also without a budget, because opening deletes the files of an earlier budget.
       const store = await open()
       if (options.budget === 0 || getStateKind(spec) === undefined) return undefined
-      return await store?.open(spec.variant.key).catch(error => {
-        const { directory } = options
-        log.warn({ model: spec.alias, directory }, `prompt caches cannot be saved: ${errorMessage(error)}`)
-        return undefined
-      })
+      return await store?.open(spec.variant.key).catch(error => warnUnsaved(error, spec.alias))
     },
     /** Lets an engine save and restore the states of its slots. Never rejects. */
     async attach(engine: LlamaServerEngine): Promise<void> {
@@ -323,7 +318,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
           engine.promptSlots.detach()
         })
       } catch (error) {
-        log.warn({ model: alias }, `prompt caches cannot be saved: ${errorMessage(error)}`)
+        warnUnsaved(error, alias)
       }
     },
     /** Resolves once all saved states survive a restart. */

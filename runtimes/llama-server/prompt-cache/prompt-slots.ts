@@ -1,5 +1,5 @@
 import type { AnswerSink, EngineFields, StoredConversations } from '../../../core/contracts/engines.ts'
-import { abortAfter } from '../../../core/system/abort-signals.ts'
+import { abortAfter, withResolver } from '../../../core/system/abort-signals.ts'
 import { merged } from '../../../core/system/collections.ts'
 import {
   choosePlacement,
@@ -21,13 +21,7 @@ import { continues, getTrail, type Trail } from './trail.ts'
  */
 
 /** The request fields of one answer, and the events of its slot. */
-export interface SlotUse {
-  readonly fields: { readonly id_slot: number; readonly cache_prompt?: false }
-  sent(request: SentRequest): void
-  /** The first part of the answer has arrived: the slot now holds this prompt and no part of an earlier one. */
-  begun(): void
-  end(): void
-}
+export type SlotUse = Awaited<ReturnType<PromptSlots['take']>>
 
 /** Saves and restores the states of an engine's slots. Its functions never reject. */
 export interface SlotStates {
@@ -145,7 +139,7 @@ export class PromptSlots {
    * @param body with `cache_prompt: false` or `cache: false`, nothing is reused or stored
    * @throws the signal's reason
    */
-  async take(sink: Pick<AnswerSink, 'owner' | 'background' | 'signal'>, body: EngineFields): Promise<SlotUse> {
+  async take(sink: Pick<AnswerSink, 'owner' | 'background' | 'signal'>, body: EngineFields) {
     const { owner: client = SERVER, signal } = sink
     const trail = getTrail(body)
     const background = isBackground(body, trail, sink.background)
@@ -182,9 +176,10 @@ export class PromptSlots {
     let request: SentRequest | undefined
     return {
       fields: isOwn && isStorable ? { id_slot: slot.id } : { id_slot: slot.id, cache_prompt: false },
-      sent: sent => {
+      sent: (sent: SentRequest) => {
         if (this.#states?.exact) request = sent
       },
+      /** The first part of the answer has arrived: the slot now holds this prompt and no part of an earlier one. */
       begun: () => {
         slot.owner = client
         slot.trail = trail
@@ -302,12 +297,9 @@ export class PromptSlots {
     const { id, owner, trail, last } = slot
     if (!this.#states || !this.#isWorthSaving(slot)) return undefined
     slot.changed = false
-    const states = this.#states
-    let saved!: Save['saved']
-    const copied = new Promise<unknown>(resolve => {
-      saved = states.save({ id, owner: owner!, trail: trail!, last, copied: () => resolve(undefined) })
-      void saved.then(resolve)
-    })
+    const { promise: copied, resolve } = withResolver<unknown>()
+    const saved = this.#states.save({ id, owner: owner!, trail: trail!, last, copied: () => resolve(undefined) })
+    void saved.then(resolve)
     const save: Save = { slot, owner: owner!, trail: trail!, copied, saved }
     slot.saving = save
     this.#saves.add(save)

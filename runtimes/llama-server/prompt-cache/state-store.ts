@@ -14,9 +14,11 @@ import {
   writeFile
 } from 'node:fs/promises'
 import { join } from 'node:path'
-import { errorMessage, isSystemError } from '../../../core/errors.ts'
+import { errorMessage, isSystemError, whenMissing } from '../../../core/errors.ts'
 import { freeSpace } from '../../../core/system/disk-space.ts'
+import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+import { oneByOne } from '../../../core/system/keyed-queue.ts'
 import type { EngineLog } from '../launch.ts'
 import { chooseEvicted, type SavedState, type StateRecord, StateRecordSchema, type Tier } from './retention.ts'
 import { computeChecksum } from './state-file.ts'
@@ -113,21 +115,13 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
   /** The files that were read completely since they last changed. */
   const verified = new WeakMap<SavedState, string>()
   const reserved = { memory: 0, disk: 0 }
-  let queue: Promise<unknown> = Promise.resolve()
+  /** Runs changes. */
+  const alone = oneByOne()
 
   const hash = (variant: string) => createHash('sha256').update(variant).digest('hex').slice(0, 32)
   const roots = { disk: directory, memory: memoryDirectory }
   const getPath = (tier: Tier, variant: string, name: string) => join(roots[tier]!, hash(variant), name)
   const pathOf = ({ tier, variant, id }: SavedState) => getPath(tier, variant, `${id}.slot`)
-
-  /** Changes are made one after another. */
-  function alone<T>(work: () => Promise<T>): Promise<T> {
-    const done = queue.then(work)
-    queue = done.catch(() => {
-      // The caller handles it.
-    })
-    return done
-  }
 
   const inTier = (tier: Tier) => [...states.values()].filter(state => state.tier === tier)
   const getUse = (tier: Tier) => inTier(tier).reduce((sum, { bytes }) => sum + bytes, reserved[tier])
@@ -210,7 +204,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
 
   /** Deletes everything in a folder of states that no record names. */
   async function clean(root: string, isWanted: (folder: string, name: string) => boolean): Promise<void> {
-    for (const folder of await readdir(root, { withFileTypes: true }).catch(noFolder)) {
+    for (const folder of (await readdir(root, { withFileTypes: true }).catch(whenMissing)) ?? []) {
       if (folder.name === ORIGIN) continue
       const path = join(root, folder.name)
       const names = folder.isDirectory() ? await readdir(path) : []
@@ -221,10 +215,9 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
     }
   }
 
-  const folders = budget === 0 ? [] : await readdir(directory, { withFileTypes: true }).catch(noFolder)
-  for (const folder of folders.filter(entry => entry.isDirectory())) {
-    for (const name of await readdir(join(directory, folder.name))) {
-      if (RECORD_NAME.test(name)) await load(folder.name, name)
+  for (const folder of budget === 0 ? [] : await namesIn(directory)) {
+    for (const name of await namesIn(join(directory, folder))) {
+      if (RECORD_NAME.test(name)) await load(folder, name)
     }
   }
   for (const tier of ['disk', 'memory'] as const) {
@@ -337,11 +330,6 @@ const createId = () => randomBytes(8).toString('hex')
 
 /** Changes whenever a file does. */
 const getMark = ({ size, ctimeMs }: Stats) => `${size} ${ctimeMs}`
-
-function noFolder(error: unknown): never[] {
-  if (isSystemError(error, 'ENOENT')) return []
-  throw error
-}
 
 /** Finds the oldest state of the owner with most states, so that no owner loses states because others have many. */
 function findOldest(states: readonly SavedState[]): SavedState {
