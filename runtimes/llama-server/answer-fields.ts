@@ -64,12 +64,9 @@ export const countChoices = ({ n }: EngineFields) => (typeof n === 'number' ? n 
 /** A list of tokens is one prompt. */
 export const listPrompts = (list: readonly unknown[]) => (typeof list[0] === 'number' ? [list] : list)
 
-function hasPrompts({ prompt }: EngineFields): boolean {
-  return Array.isArray(prompt) && listPrompts(prompt).length > 1
-}
-
+/** Whether it asks for several choices or has several prompts. */
 export function isWide(body: EngineFields): boolean {
-  return countChoices(body) > 1 || hasPrompts(body)
+  return countChoices(body) > 1 || (Array.isArray(body.prompt) && listPrompts(body.prompt).length > 1)
 }
 
 /** Turns a request for an answer into one that only processes its prompt. */

@@ -3,6 +3,7 @@ import { readThinking } from '../../core/answers/thinking.ts'
 import type { AnswerSink, Delta, Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
+import { untilAborted } from '../../core/system/abort-signals.ts'
 import { merged } from '../../core/system/collections.ts'
 import {
   begunText,
@@ -32,7 +33,7 @@ import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 /** Matches the id in an event. Quotes within texts are escaped, so they do not match. */
 const ANSWER_ID = /"id":"(chatcmpl-[A-Za-z0-9]+)"/
-/** Inputs per batch. llama-server finishes the current batch after the client has left. */
+/** Inputs that callers send together. llama-server finishes the current batch after the client has left. */
 const BATCH = 32
 
 export interface CallsOptions {
@@ -84,20 +85,49 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     return (await readJson(await post(path, body, signal))) as Reply
   }
 
-  /** Requests an answer in a slot that suits its owner, and returns its chunks as they arrive. */
+  /** Requests an answer in a slot that suits its owner, and passes its chunks on as they arrive. */
   const stream = (
     path: string,
     given: EngineFields,
     sink: Pick<AnswerSink, 'signal' | 'owner' | 'background' | 'requestId' | 'controlled'>,
     take: (chunk: Buffer, ticket: Ticket) => Promise<void> | undefined
-  ): Promise<void> =>
-    guard.run(given, sink.signal, ticket => {
+  ): Promise<void> => {
+    const { signal, owner, background, requestId } = sink
+    return guard.run(given, signal, async ticket => {
+      if (options.refuseProbabilities && Number(given.n_probs ?? 0) > 0) options.refuseProbabilities()
+      const fields = prepared(given)
+      if (isConstrained(fields)) await requirePlainBeginning(fields, signal)
+      const body = await constrained(fields, signal)
+      const slot = await promptSlots.take({ owner, background, signal }, body)
+      const open = async () => {
+        slot.sent({ path, fields: body })
+        const answer = await postInSlot(path, body, slot.fields)
+        ticket.answered = true
+        return answer
+      }
       const sayControls = path === CHAT && sink.controlled ? watchControls(sink.controlled) : undefined
-      return streamFor(ticket, path, prepared(given), sink, chunk => {
-        sayControls?.(chunk)
-        return take(chunk, ticket)
-      })
+      const mark = requestId === undefined ? undefined : options.mark
+      mark?.(`request ${requestId} begins in slot ${slot.fields.id_slot}`)
+      try {
+        await inSlot(slot, signal, open, chunk => {
+          sayControls?.(chunk)
+          return take(chunk, ticket)
+        })
+      } finally {
+        mark?.(`request ${requestId} ends`)
+      }
     })
+  }
+
+  /** Opens the stream of an answer. If llama-server fails because of its cache, the request is repeated without it. */
+  async function postInSlot(path: string, body: EngineFields, own: SlotUse['fields']): Promise<EngineBody> {
+    try {
+      return await post(path, body, undefined, own)
+    } catch (error) {
+      if (!isCacheFault(error) || { ...body, ...own }.cache_prompt === false) throw error
+      return await post(path, body, undefined, { ...own, cache_prompt: false })
+    }
+  }
 
   /** Finds the id in the first events of an answer. llama-server knows the answer by this id. */
   function watchControls(say: NonNullable<AnswerSink['controlled']>): (chunk: Buffer) => void {
@@ -110,42 +140,6 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
         endThought: ({ signal }) =>
           ask<{ success: boolean; message?: string }>(`${CHAT}/control`, { id, action: 'reasoning_end' }, signal)
       })
-    }
-  }
-
-  async function streamFor(
-    ticket: Ticket,
-    path: string,
-    given: EngineFields,
-    { signal, owner, background, requestId }: Pick<AnswerSink, 'signal' | 'owner' | 'background' | 'requestId'>,
-    take: (chunk: Buffer) => Promise<void> | undefined
-  ): Promise<void> {
-    if (options.refuseProbabilities && Number(given.n_probs ?? 0) > 0) options.refuseProbabilities()
-    if (isConstrained(given)) await requirePlainBeginning(given, signal)
-    const body = await constrained(given, signal)
-    const slot = await promptSlots.take({ owner, background, signal }, body)
-    const ask = async () => {
-      const answer = await open(path, body, slot)
-      ticket.answered = true
-      return answer
-    }
-    const mark = requestId === undefined ? undefined : options.mark
-    mark?.(`request ${requestId} begins in slot ${slot.fields.id_slot}`)
-    try {
-      await inSlot(slot, signal, ask, take)
-    } finally {
-      mark?.(`request ${requestId} ends`)
-    }
-  }
-
-  /** Opens the stream of an answer. If llama-server fails because of its cache, the request is repeated without it. */
-  async function open(path: string, body: EngineFields, { fields, sent }: SlotUse): Promise<EngineBody> {
-    sent({ path, fields: body })
-    try {
-      return await post(path, body, undefined, fields)
-    } catch (error) {
-      if (!isCacheFault(error) || { ...body, ...fields }.cache_prompt === false) throw error
-      return await post(path, body, undefined, { ...fields, cache_prompt: false })
     }
   }
 
@@ -295,7 +289,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       if (most >= contextSize) return input
       requireFittingText({ input }, most)
       const count = typeof input === 'string' ? (await tokensOf(input, true, signal)).length : input.length
-      if (count > most) throw contextExceeded({ promptTokens: count, contextSize: most })
+      if (count > most) throw contextExceeded(count, most)
       return input
     }
     // Models that pool the last token take one token less than their context, because llama-server processes them piece
@@ -326,46 +320,31 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       return (await ask<{ content: string }>('/detokenize', { tokens }, signal)).content
     },
     async properties({ signal }) {
-      return withoutPlaces(await look<EngineFields>('/props', signal))
+      // Paths of the model's files, and fields that only a direct client could use.
+      const { model_path, model_alias, media_marker, ...others } = await look<EngineFields>('/props', signal)
+      return others
     },
     async slotStates({ signal }) {
-      return (await look<EngineFields[]>('/slots', signal)).map(withoutPrompt)
+      const slots = await look<EngineFields[]>('/slots', signal)
+      // Without the prompts.
+      return slots.map(({ id, n_ctx, speculative, is_processing }) => ({ id, n_ctx, speculative, is_processing }))
     }
   }
 
-  /** Requests a list in batches. Resolves with the number of tokens in all batches. */
-  async function inBatches<Item, Reply extends { usage?: { prompt_tokens?: number } }>(
-    items: readonly Item[],
-    askFor: (batch: readonly Item[]) => Promise<Reply>,
-    take: (reply: Reply, from: number) => void
-  ): Promise<number> {
-    let promptTokens = 0
-    for (let at = 0; at < items.length; at += BATCH) {
-      const reply = await askFor(items.slice(at, at + BATCH))
-      take(reply, at)
-      promptTokens += reply.usage?.prompt_tokens ?? 0
-    }
-    return promptTokens
-  }
+  const countIn = ({ usage }: { usage?: { prompt_tokens?: number } }) => usage?.prompt_tokens ?? 0
 
   if (mode === 'embedding') {
     return {
       ...tokens,
       async embed(inputs, { truncate = false, most = Number.POSITIVE_INFINITY, signal }) {
         const vectors: Float32Array[] = []
-        const promptTokens = await inBatches(
-          inputs,
-          async batch => {
-            const input = await Promise.all(batch.map(each => fitting(each, truncate, most, signal)))
-            // Base64 is exact and short. A single list of tokens must not look like several inputs.
-            const body = { input: input.length === 1 ? input[0] : input, encoding_format: 'base64' }
-            return await ask<EmbeddingReply>('/v1/embeddings', body, signal)
-          },
-          ({ data }, from) => {
-            for (const { index, embedding } of data) vectors[from + index] = readVector(embedding)
-          }
-        )
-        return { vectors, promptTokens }
+        if (inputs.length === 0) return { vectors, promptTokens: 0 }
+        const input = await Promise.all(inputs.map(each => fitting(each, truncate, most, signal)))
+        // Base64 is exact and short. A single list of tokens must not look like several inputs.
+        const body = { input: input.length === 1 ? input[0] : input, encoding_format: 'base64' }
+        const reply = await ask<EmbeddingReply>('/v1/embeddings', body, signal)
+        for (const { index, embedding } of reply.data) vectors[index] = readVector(embedding)
+        return { vectors, promptTokens: countIn(reply) }
       }
     }
   }
@@ -374,15 +353,10 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     return {
       ...tokens,
       async rerank(query, documents, { signal }) {
-        const scores: { index: number; score: number }[] = []
-        const promptTokens = await inBatches(
-          documents,
-          batch => ask<RankingReply>('/v1/rerank', { query, documents: batch }, signal),
-          ({ results }, from) => {
-            for (const { index, relevance_score: score } of results) scores.push({ index: from + index, score })
-          }
-        )
-        return { scores, promptTokens }
+        if (documents.length === 0) return { scores: [], promptTokens: 0 }
+        const reply = await ask<RankingReply>('/v1/rerank', { query, documents }, signal)
+        const scores = reply.results.map(({ index, relevance_score: score }) => ({ index, score }))
+        return { scores, promptTokens: countIn(reply) }
       }
     }
   }
@@ -417,16 +391,6 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       })
     }
   }
-}
-
-/** Returns `/props` without the paths of the model's files and without fields that only a direct client could use. */
-function withoutPlaces(properties: EngineFields): EngineFields {
-  const { model_path, model_alias, media_marker, ...others } = properties
-  return others
-}
-
-function withoutPrompt({ id, n_ctx, speculative, is_processing }: EngineFields): EngineFields {
-  return { id, n_ctx, speculative, is_processing }
 }
 
 /** Reports the usage of an answer in bytes. A disconnected answer has no count, and its first event only a role. */
@@ -477,36 +441,29 @@ function readVector(base64: string): Float32Array {
 const COLON = 58
 
 /** Reads an answer in its slot. An unwanted one is abandoned now, and disconnected once llama-server has responded. */
-function inSlot(
+async function inSlot(
   slot: SlotUse,
   signal: AbortSignal,
   open: () => Promise<EngineBody>,
   take: (chunk: Buffer) => Promise<void> | undefined
 ): Promise<void> {
-  return new Promise((resolve, reject) => {
-    let body: EngineBody | undefined
-    const onAbort = () => {
-      reject(signal.reason)
-      body?.cancel()
-    }
-    const read = async () => {
-      try {
-        body = await open()
-        if (signal.aborted) body.cancel()
-        await body.consume(chunk => {
-          // A comment may come before llama-server starts on the prompt, so it does not show progress.
-          if (chunk[0] !== COLON) slot.begun()
-          return take(chunk)
-        })
-        resolve()
-      } catch (error) {
-        reject(error)
-      }
-      signal.removeEventListener('abort', onAbort)
+  let body: EngineBody | undefined
+  const read = async () => {
+    try {
+      body = await open()
+      if (signal.aborted) body.cancel()
+      await body.consume(chunk => {
+        // A comment may come before llama-server starts on the prompt, so it does not show progress.
+        if (chunk[0] !== COLON) slot.begun()
+        return take(chunk)
+      })
+    } finally {
       slot.end()
     }
-    signal.addEventListener('abort', onAbort)
-    if (signal.aborted) onAbort()
-    void read()
-  })
+  }
+  try {
+    await untilAborted(read(), signal)
+  } finally {
+    if (signal.aborted) body?.cancel()
+  }
 }

@@ -1,6 +1,9 @@
 import { PassThrough, Readable } from 'node:stream'
 import t from 'tap'
-import type { Delta, EngineFields, EngineMode } from '../../../core/contracts/engines.ts'
+import { embedChunked, rerankChunked } from '../../../core/answers/embedding.ts'
+import type { Delta, Engine, EngineFields, EngineMode } from '../../../core/contracts/engines.ts'
+import type { Lease } from '../../../core/contracts/leases.ts'
+import type { TokenTally } from '../../../core/http/request-record.ts'
 import { transcriptionChat } from '../../../runtimes/llama-server/answer-fields.ts'
 import { engineCalls } from '../../../runtimes/llama-server/calls.ts'
 import { EventReader } from '../../../runtimes/llama-server/event-reader.ts'
@@ -222,6 +225,10 @@ t.test('the engine completes text before a suffix', async t => {
   t.match(sent[1], { path: '/infill', body: { input_prefix: 'a', prompt: 'b', input_suffix: 'c' } })
 })
 
+/** A lease of an engine with these calls. */
+const leaseOf = (engine: Partial<Engine>) => ({ engine, signal, letOthers: async () => {} }) as unknown as Lease
+const tally = { unread: undefined, read: () => {} } as unknown as TokenTally
+
 t.test('the engine embeds texts in batches', async t => {
   const vector = Buffer.alloc(4)
   const { calls, sent } = callsOf((_, { input }) => {
@@ -232,7 +239,7 @@ t.test('the engine embeds texts in batches', async t => {
     return { body: JSON.stringify({ data, usage: { prompt_tokens: 2 } }) }
   }, 'embedding')
   const texts = Array.from({ length: 70 }, (_, index) => `${index}`)
-  const { vectors, promptTokens } = await calls.embed!(texts, { signal })
+  const { vectors, promptTokens } = await embedChunked(leaseOf(calls), texts, tally)
   const values = vectors.map(([value]) => value)
   t.same(values, texts.map(Number))
   t.equal(promptTokens, 6)
@@ -247,7 +254,7 @@ t.test('the engine ranks documents in batches', async t => {
     return { body: JSON.stringify({ results: results.reverse(), usage: { prompt_tokens: 1 } }) }
   }, 'rerank')
   const documents = Array.from({ length: 40 }, (_, index) => `${index}`)
-  const { scores, promptTokens } = await calls.rerank!('q', documents, { signal })
+  const { scores, promptTokens } = await rerankChunked(leaseOf(calls), { query: 'q', documents }, tally)
   t.equal(promptTokens, 2)
   t.ok(scores.every(({ index, score }) => index === score))
   t.equal(scores.length, 40)
