@@ -1,3 +1,5 @@
+import { getOrAdd } from '../../core/system/collections.ts'
+
 /*
  * Computes what a grammar costs llama.cpp. llama.cpp follows a grammar with a list of stacks, one for each position in
  * the grammar that the text so far may have reached. It checks every token of the vocabulary by trying its characters
@@ -248,13 +250,7 @@ class Walk {
 
   /** Pushes a position onto a stack. Returns the same stack if the rule ends there. */
   #push(below: Stack, at: Position | undefined): Stack {
-    if (!at) return below
-    let stack = below.above.get(at)
-    if (!stack) {
-      stack = { at, below, above: new Map() }
-      below.above.set(at, stack)
-    }
-    return stack
+    return at ? getOrAdd(below.above, at, () => ({ at, below, above: new Map() })) : below
   }
 
   #after(stack: Stack): readonly (Stack | undefined)[] {

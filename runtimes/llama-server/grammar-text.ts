@@ -1,3 +1,4 @@
+import { getOrAdd } from '../../core/system/collections.ts'
 import { type Element, GrammarRules, TooCostly } from './grammar-cost.ts'
 
 /** llama.cpp's parser recurses for each nested parenthesis. */
@@ -22,14 +23,7 @@ export function readGrammar(text: string, isStart: (name: string) => boolean = (
   let at = 0
   let depth = 0
 
-  const ruleOf = (name: string) => {
-    let rule = names.get(name)
-    if (rule === undefined) {
-      rule = rules.add()
-      names.set(name, rule)
-    }
-    return rule
-  }
+  const ruleOf = (name: string) => getOrAdd(names, name, () => rules.add())
   const skip = (lines: boolean) => {
     for (; at < text.length; at++) {
       const character = text[at]!

@@ -1,4 +1,5 @@
 import { type AST, RegExpParser } from '@eslint-community/regexpp'
+import { getOrAdd } from '../../core/system/collections.ts'
 
 /** Pairs of first and last code points, sorted and disjoint. */
 type Ranges = readonly (readonly [number, number])[]
@@ -124,11 +125,7 @@ export function textsPattern(texts: readonly string[]): string | undefined {
     for (const text of rest) {
       const first = text.codePointAt(0)
       if (first === undefined) ends = true
-      else {
-        const rests = byFirst.get(first) ?? []
-        rests.push(text.slice(first > 0xffff ? 2 : 1))
-        byFirst.set(first, rests)
-      }
+      else getOrAdd(byFirst, first, () => []).push(text.slice(first > 0xffff ? 2 : 1))
     }
     if (byFirst.size === 0) return NOTHING
     const parts = [...byFirst].map(([first, rests]) => sequence([makeSet([[first, first]]), part(rests)]))
