@@ -176,7 +176,8 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
 
   const find = async (choice: string | undefined, passOn: OnProgress) => {
     const onProgress = progress.report(passOn)
-    const found = choice === undefined ? findUsual(onProgress) : searchBuild(context, { choice, attempts: [], onProgress })
+    const found =
+      choice === undefined ? findUsual(onProgress) : searchBuild(context, { choice, attempts: [], onProgress })
     return await found.finally(progress.clear)
   }
   const searches = createSearches(find, { log, signal, now: deps.now ?? (() => performance.now()) })

@@ -26,9 +26,9 @@ export type Listen = { socketPath: string } | { host: string; port: number }
 export interface ArgumentSettings {
   listen: Listen
   /** A file with the chat template to use instead of the model's own. */
-  templateFile?: string
+  templateFile?: string | undefined
   /** The flags that the build's `--help` names. If undefined, the build is assumed to know all flags. */
-  knownFlags?: ReadonlySet<string>
+  knownFlags?: ReadonlySet<string> | undefined
   /** Added last, so that they win. */
   extra?: readonly string[]
 }

@@ -3,6 +3,7 @@ import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import type { CorralError } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { LogTail } from '../../core/system/log-tail.ts'
+import { plural } from '../../core/system/plural.ts'
 import type { ProcessExit } from './engine-process.ts'
 
 const QUOTE = '│ '
@@ -81,13 +82,14 @@ type Rule = [pattern: RegExp, say: (found: string[], prompts: Prompts) => string
 /** Explains lines of llama-server to people. The first matching rule wins. */
 const RULES: Rule[] = [
   [/load_model: loading model '(.+?)'/, ([file]) => `loads ${file}`],
-  [/threadpool init, n_threads = (\d+)/, ([count]) => `computes with ${many(count!, 'thread')}`],
+  [/threadpool init, n_threads = (\d+)/, ([count]) => `computes with ${plural(Number(count), 'thread')}`],
   [/offloaded (\d+)\/(\d+) layers to GPU/, ([some, all]) => `${some} of ${all} layers are on the GPU`],
   [/(\S+) +model buffer size = +([\d.]+) MiB/, ([where, size]) => `weights: ${amount(size!)} in ${getPlace(where!)}`],
   [/(\S+) +KV buffer size = +([\d.]+) MiB/, ([where, size]) => `context: ${amount(size!)} in ${getPlace(where!)}`],
   [
     /n_slots = (\d+), n_ctx_slot = (\d+)/,
-    ([slots, context]) => `answers ${many(slots!, 'request')} at once, each with a context of ${context} tokens`
+    ([slots, context]) =>
+      `answers ${plural(Number(slots), 'request')} at once, each with a context of ${context} tokens`
   ],
   [/llama_server: model loaded/, () => 'is loaded and takes requests'],
   [
@@ -102,8 +104,8 @@ const RULES: Rule[] = [
     ([task, count, speed], prompts) => {
       const prompt = prompts.get(task!)
       prompts.delete(task!)
-      const read = prompt ? `read ${many(prompt.count, 'token')} (${pace(prompt.speed)}), ` : ''
-      return `request ${task}: ${read}wrote ${many(count!, 'token')} (${pace(speed!)})`
+      const read = prompt ? `read ${plural(Number(prompt.count), 'token')} (${pace(prompt.speed)}), ` : ''
+      return `request ${task}: ${read}wrote ${plural(Number(count), 'token')} (${pace(speed!)})`
     }
   ],
   [/release: id +\d+ \| task (\d+) \|.* truncated = 1/, ([task]) => `request ${task}: the context was full`],
@@ -112,7 +114,6 @@ const RULES: Rule[] = [
   [/^W (?:\S+ +[^:]+: )?(.+)/, ([message]) => `warning: ${message}`]
 ]
 
-const many = (count: string, what: string) => `${count} ${what}${count === '1' ? '' : 's'}`
 const pace = (speed: string) => `${Number(speed) < 10 ? Number(speed).toFixed(1) : Math.round(Number(speed))} tokens/s`
 const amount = (mebibytes: string) => formatBytes(Number(mebibytes) * 2 ** 20)
 const getPlace = (buffer: string) => (/^CPU/.test(buffer) ? 'main memory' : `the memory of ${buffer}`)

@@ -1,6 +1,6 @@
-import { readFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { abortAfter, withAnySignal } from '../../core/system/abort-signals.ts'
+import { processMemory, processorTime } from '../../core/system/processes.ts'
 import { AT_REST, judge, type Look, memoryLimit, type Patience, readSlots } from './hang-watch.ts'
 import type { EngineAddress } from './launch.ts'
 import { readJson } from './response-body.ts'
@@ -33,8 +33,6 @@ const GROWTH = 32 * 2 ** 20
 const BUSY = 0.1
 /** Checks of an idle engine before the watch sleeps until the next request. */
 const LAST_LOOKS = 3
-/** Linux reports processor time in these units, independent of the kernel's own rate (`USER_HZ`). */
-const MS_PER_TICK = 10
 
 /** Watches an engine's memory, and its progress once it serves. Sleeps while it is idle until `wake`. */
 export function watchEngine(deps: WatchDeps) {
@@ -91,7 +89,7 @@ export function watchEngine(deps: WatchDeps) {
   /** Whether the engine uses too much memory. Records how its memory grows. */
   async function hasTooMuch(): Promise<boolean> {
     const reserved = deps.reserved()
-    const now = reserved === undefined ? undefined : await ownMemory(deps.pid)
+    const now = reserved === undefined ? undefined : (await processMemory(deps.pid, ['status']))?.own
     if (now === undefined) return false
     grows = now - own > GROWTH
     own = now
@@ -170,22 +168,4 @@ export function watchEngine(deps: WatchDeps) {
       probe.cut(ended.signal.reason)
     }
   }
-}
-
-/** Returns the milliseconds that a process and its threads have run. Undefined except on Linux. */
-async function processorTime(pid: number | undefined): Promise<number | undefined> {
-  if (pid === undefined || process.platform !== 'linux') return undefined
-  const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => undefined)
-  if (stat === undefined) return undefined
-  // The second field is the program's name in parentheses, which may contain spaces and parentheses.
-  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
-  return (Number(fields[11]) + Number(fields[12])) * MS_PER_TICK
-}
-
-/** Returns a process's private bytes (Linux only). The system reclaims pages of mapped files, such as weights. */
-async function ownMemory(pid: number | undefined): Promise<number | undefined> {
-  if (pid === undefined || process.platform !== 'linux') return undefined
-  const status = await readFile(`/proc/${pid}/status`, 'utf8').catch(() => '')
-  const kilobytes = [...status.matchAll(/^Rss(?:Anon|Shmem):\s+(\d+) kB$/gm)].map(([, size]) => Number(size))
-  return kilobytes.length === 0 ? undefined : kilobytes.reduce((sum, size) => sum + size, 0) * 1024
 }

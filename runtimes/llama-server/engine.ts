@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { basename, dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setsTemplate } from '../../core/config/model-settings.ts'
-import type { Build } from '../../core/contracts/builds.ts'
+import type { Build, EngineRunSettings } from '../../core/contracts/builds.ts'
 import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
@@ -39,13 +39,9 @@ import { readAhead } from './read-ahead.ts'
 import { inWorkerPools, lostWorkerFailure, type RpcWorkers } from './rpc-workers.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
 
-export interface EngineDeps extends LaunchDeps {
+export interface EngineDeps extends EngineRunSettings, LaunchDeps {
   log: EngineLog
   engineLogs?: EngineLogs
-  /** Milliseconds without progress after which a load is given up. */
-  loadTimeout: number
-  /** Milliseconds without a sign of life after which a serving engine is ended. Never if absent or 0. */
-  hangTimeout?: number
   /** Milliseconds that it may use the processor without progress. Unlimited if absent or 0. */
   stuckAfter?: number
   /** Bytes of the machine's memory that it is expected to use. Its memory is not watched if absent. */
@@ -125,7 +121,7 @@ async function startEngine(
   const warn = (message: string) => log.warn(names, message)
   const paths = listPaths(spec, build, address)
   const page = deps.engineLogs.open({ id, variant: spec.variant.key, build: build.id, paths })
-  const { stuckAfter = 0, hangTimeout = 0 } = deps
+  const { stuckAfter = 0, hangTimeout } = deps
   const loading = followLoad(waiting, deps.loadTimeout, spec.alias, stuckAfter)
   const { draft, companion } = spec.settings?.speculation ?? {}
   const memory = new MemoryReport(spec.mode === 'chat' && (draft ?? companion) !== undefined)
@@ -159,7 +155,7 @@ async function startEngine(
 
   const watchingKills = watchOomKills()
   try {
-    const launched = await launchEngine({ id, build, spec, address, deps, signal: loading.signal, onLine, warn })
+    const launched = await launchEngine({ id, build, spec, address }, deps, { onLine, warn }, loading.signal)
     ;({ child, httpThreads } = launched)
   } catch (error) {
     loading.close()
@@ -309,7 +305,7 @@ async function startEngine(
       return use && inWorkerPools(use, spec.workers)
     },
     build,
-    sharedArguments: deps.extraArguments ?? [],
+    sharedArguments: deps.extraArguments,
     pid: running.pid,
     exited,
     request,

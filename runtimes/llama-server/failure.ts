@@ -53,16 +53,7 @@ export interface ExitFacts extends ProcessExit {
   oomKilled?: boolean
 }
 
-export interface Failure {
-  /** The error code if the engine failed while loading. */
-  code: ErrorCode
-  cause: FailureCause
-  /** The problem and its solution, without the model's name. */
-  sentence: string
-  /** The decisive line without folders, if there is one. */
-  line: string | undefined
-  details: FailureDetails
-}
+export type Failure = ReturnType<typeof failureAt>
 
 export interface FailureDetails {
   stage?: string
@@ -165,7 +156,7 @@ export function findFailure(
   return finding && failureAt(counted, finding, paths)
 }
 
-function failureAt(counted: readonly string[], { rule, index }: Finding, paths: readonly string[]): Failure {
+function failureAt(counted: readonly string[], { rule, index }: Finding, paths: readonly string[]) {
   const raw = counted[index]!
   const line = presentable(raw, paths)
   // The words of the sentence come from the printable line. A rule with alternatives has its one word in the group that
@@ -178,10 +169,13 @@ function failureAt(counted: readonly string[], { rule, index }: Finding, paths: 
   const about = part && `${sentence.split(/\. /)[0]!.replace(/\.?$/, '.')} ${fill(CAUSES[part].sentence, [])}`
   const { details, remark } = factsAt(cause, counted, index)
   return {
+    /** The error code if the engine failed while loading. */
     code: CAUSES[cause].code,
     cause,
+    /** The problem and its solution, without the model's name. */
     sentence: [about ?? sentence, remark].filter(text => text !== undefined).join(' '),
-    line,
+    /** The decisive line without folders, if there is one. */
+    line: line as string | undefined,
     details
   }
 }
@@ -198,17 +192,13 @@ function outranks({ signal, oomKilled }: ExitFacts, byExit: FailureCause, { rule
 
 /**
  * Finds out why an engine failed. Its last lines outrank an exit code, and a signal outranks weak hints.
- * @param end.paths absolute paths that the lines may contain. Only their last part is shown
+ * @param paths absolute paths that the lines may contain. Only their last part is shown
  */
-export function classifyFailure({
-  lines,
-  exit = { code: null, signal: null },
-  paths = []
-}: {
-  lines: readonly string[]
-  exit?: ExitFacts
-  paths?: readonly string[]
-}): Failure {
+export function classifyFailure(
+  lines: readonly string[],
+  exit: ExitFacts = { code: null, signal: null },
+  paths: readonly string[] = []
+): Failure {
   const counted = decisiveLines(lines)
   const cause = causeFromExit(exit)
   const finding = find(counted)
@@ -296,7 +286,7 @@ function causeFromExit({ code, signal, oomKilled }: ExitFacts): FailureCause {
 /** Makes the error for an engine that failed: while loading it has the code of the cause, later `engine_crashed`. */
 export function engineFailure(alias: string, ready: boolean, tail: LogTail, paths: readonly string[], exit: ExitFacts) {
   const lines = ready ? tail.sinceMark() : tail.all()
-  const { code, cause, line, sentence, details: more } = classifyFailure({ lines, exit, paths })
+  const { code, cause, line, sentence, details: more } = classifyFailure(lines, exit, paths)
   // The output of a serving engine may be about any client's request, so its log is for admins.
   const details = { cause, ...(!ready && { line }), exitCode: exit.code, signal: exit.signal, ...more }
   return ready

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
-import type { Build } from '../../core/contracts/builds.ts'
+import type { Build, EngineRunSettings } from '../../core/contracts/builds.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
 import { freePort } from '../../core/system/free-port.ts'
@@ -20,27 +20,18 @@ export interface EngineLog {
   warn(object: object, message: string): void
 }
 
-export interface LaunchDeps {
-  /** Where running engines are recorded for `reapStrayEngines`. */
-  runDirectory: string
-  /** Flags of llama-server that follow corral's own. */
-  extraArguments?: readonly string[]
+export interface LaunchDeps extends Pick<EngineRunSettings, 'runDirectory' | 'extraArguments'> {
   /** Variables that the build's kind needs on this machine. Variables of the model take precedence. */
   environment?: Readonly<Record<string, string>>
 }
 
 /** Starts an engine's process in a private folder, and records both for a later cleanup. Leaves nothing on failure. */
-export async function launchEngine(options: {
-  id: string
-  build: Build
-  spec: LaunchSpec
-  address: EngineAddress
-  deps: LaunchDeps
+export async function launchEngine(
+  { id, build, spec, address }: { id: string; build: Build; spec: LaunchSpec; address: EngineAddress },
+  deps: LaunchDeps,
+  output: Pick<Parameters<typeof startEngineProcess>[0], 'onLine' | 'warn'>,
   signal: AbortSignal
-  onLine: (line: string, stream: 'stdout' | 'stderr') => void
-  warn: (message: string) => void
-}): Promise<{ child: EngineProcess; httpThreads: number }> {
-  const { id, build, spec, address, deps, signal, onLine, warn } = options
+): Promise<{ child: EngineProcess; httpThreads: number }> {
   const { folder, key, listen } = address
   const more = { ...deps.environment, ...spec.settings?.environment }
   const environment = engineEnvironment(process.env, { configHome: folder, apiKey: key, more })
@@ -48,26 +39,16 @@ export async function launchEngine(options: {
     await writeRunRecord(deps.runDirectory, id, { folder })
     await makePrivateFolder(address)
     const templateFile = await writeTemplate(spec, address)
-    const flags = await knownFlags(build, build.executables.server, { environment: more, signal })
+    const { server: executable } = build.executables
+    const flags = await knownFlags(build, executable, { environment: more, signal })
     signal.throwIfAborted()
-    const list = engineArguments(spec, {
-      listen,
-      ...(templateFile !== undefined && { templateFile }),
-      knownFlags: flags,
-      extra: deps.extraArguments
-    })
-    const child = startEngineProcess({
-      executable: build.executables.server,
-      arguments: list,
-      environment,
-      onLine,
-      warn
-    })
+    const list = engineArguments(spec, { listen, templateFile, knownFlags: flags, extra: deps.extraArguments })
+    const child = startEngineProcess({ executable, arguments: list, environment, ...output })
     const { pid } = child
     const startTime = pid === undefined ? undefined : await processStartTime(pid)
     if (startTime !== undefined) {
       await writeRunRecord(deps.runDirectory, id, { folder, pid, startTime }).catch(error => {
-        warn(`llama-server ${pid} could not be recorded: ${errorMessage(error)}`)
+        output.warn(`llama-server ${pid} could not be recorded: ${errorMessage(error)}`)
       })
     }
     return { child, httpThreads: httpThreads(list) }

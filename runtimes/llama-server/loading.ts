@@ -2,8 +2,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { MemoryUse } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
-import { withResolver } from '../../core/system/abort-signals.ts'
-import { isObject } from '../../core/system/json-object.ts'
+import { untilAborted, withResolver } from '../../core/system/abort-signals.ts'
+import { isObject, parseAnyJson } from '../../core/system/json-object.ts'
 import { stuckFailure } from './failure.ts'
 import warnings from './load-warnings.json' with { type: 'json' }
 import { addUse } from './memory/engine-need.ts'
@@ -20,12 +20,7 @@ const HEALTH_INTERVAL_MS = 250
 
 async function getJson(upstream: Upstream, path: string, signal: AbortSignal) {
   const { status, body } = await upstream.request({ method: 'GET', path, signal })
-  const content = await readText(body)
-  try {
-    return { status, value: JSON.parse(content) as unknown }
-  } catch {
-    return { status, value: undefined }
-  }
+  return { status, value: parseAnyJson(await readText(body)) }
 }
 
 /** Reads `/props`, as far as older and newer builds agree on it. */
@@ -60,13 +55,6 @@ export function followLoad(
     const text = `Loading the model "${subject}" made no progress for ${seconds} s and was stopped. Check its disk, or raise runtimes.load_timeout.`
     fail(new CorralError('load_timeout', text, { details: { cause: 'stalled' } }))
   }, timeout)
-
-  const failed = new Promise<never>((_, reject) => {
-    signal.addEventListener('abort', () => reject(signal.reason), { once: true })
-  })
-  failed.catch(() => {
-    // The caller that awaits it handles the error. If none awaits it, the load has already ended.
-  })
 
   /** For builds that do not support the child protocol. */
   async function pollHealth(upstream: Upstream): Promise<void> {
@@ -120,7 +108,7 @@ export function followLoad(
     /** Resolves when the engine serves. Rejects when the load has failed. */
     async untilServing(upstream: Upstream): Promise<LoadedFacts> {
       signal.throwIfAborted()
-      return await Promise.race([failed, serve(upstream)])
+      return await untilAborted(serve(upstream), signal)
     },
     close(): void {
       active = false
@@ -164,12 +152,8 @@ const LEVELS: Record<string, LogLevel> = { E: 'error', W: 'warn', I: 'info', D: 
 const PLAIN_PREFIX = /^(?:\[\d+\] )?(?:\d+\.\d\d\.\d{3}\.\d{3} )?([EWID]) /
 
 function parseObject(text: string): Record<string, unknown> | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return isObject(value) ? value : undefined
-  } catch {
-    return undefined
-  }
+  const value = parseAnyJson(text)
+  return isObject(value) ? value : undefined
 }
 
 function loadedFraction(payload: unknown): number | undefined {

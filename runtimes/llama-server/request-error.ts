@@ -1,4 +1,5 @@
 import { CorralError } from '../../core/errors.ts'
+import { isObject, parseAnyJson } from '../../core/system/json-object.ts'
 
 /** Replaces the messages of C++ libraries about an index out of range, such as a token beyond the vocabulary. */
 const OUT_OF_RANGE = 'a number in it is out of range'
@@ -31,7 +32,7 @@ export function requestError(status: number, bodyText: string): CorralError {
   const failure = readFailure(status, bodyText)
   const { message, type } = failure
   const isTooLong = type === 'exceed_context_size_error' || /^Context size has been exceeded/.test(message)
-  if (isTooLong || failure.contextSize !== undefined) return contextExceeded(failure)
+  if (isTooLong || failure.contextSize !== undefined) return contextExceeded(failure.promptTokens, failure.contextSize)
   if (type === 'not_supported_error' || failure.status === 501 || UNSUPPORTED.test(message)) {
     const text = `The model cannot do what the request asks: ${sentence(message) || 'not supported.'}`
     return new CorralError('unsupported_capability', text)
@@ -66,13 +67,7 @@ export function isCacheFault(error: unknown): boolean {
 }
 
 /** Describes a prompt that is longer than the context. The pipeline adds advice. */
-export function contextExceeded({
-  promptTokens,
-  contextSize
-}: {
-  promptTokens?: number | undefined
-  contextSize?: number | undefined
-}): CorralError {
+export function contextExceeded(promptTokens?: number, contextSize?: number): CorralError {
   const counted = promptTokens !== undefined && contextSize !== undefined
   const what = counted
     ? `The prompt has ${promptTokens} tokens, but the context holds ${contextSize}.`
@@ -83,14 +78,10 @@ export function contextExceeded({
 }
 
 function readFailure(status: number, bodyText: string) {
-  let error: Record<string, unknown> = {}
-  try {
-    const body = JSON.parse(bodyText)
-    if (typeof body?.error === 'object' && body.error !== null) error = body.error
-    else if (typeof body?.error === 'string') error = { message: body.error }
-  } catch {
-    // Not from llama-server's own error handling. Its HTTP library answers in plain text, which is not informative.
-  }
+  const body = parseAnyJson(bodyText)
+  // Other texts come from its HTTP library, and are not informative.
+  const given = isObject(body) ? body.error : undefined
+  const error: Record<string, unknown> = isObject(given) ? given : { message: given }
   const full = typeof error.message === 'string' ? error.message : ''
   // An input that must be processed in one batch (embeddings, reranking) is limited by the batch, which corral makes as
   // large as the context.

@@ -49,13 +49,12 @@ export function listTunables(spec: EngineSpec, given: TrialSettings, facts: Tuni
   const offer = (name: string, values: Tunable['values'], changes_answers?: string) => {
     if (values.length > 0) found.push({ name, values, ...(changes_answers && { changes_answers }) })
   }
-  /** Offers a flag with a number, if its current value is known to be different. */
-  const offerNumbers = (name: string, flag: string[], present: number, values: number[]) => {
-    if (!knows(flag)) return
-    const others = [...new Set(values)].filter(value => value >= 1 && value !== present)
+  /** Offers other values of a flag that the build knows. */
+  const offerFlag = (name: string, flag: string[], present: string, values: string[]) => {
+    const others = knows(flag) ? [...new Set(values)].filter(value => value !== '0' && value !== present) : []
     offer(
       name,
-      others.map(value => ({ label: `${value}`, settings: withFlag(flag, `${value}`) }))
+      others.map(value => ({ label: value, settings: withFlag(flag, value) }))
     )
   }
 
@@ -71,18 +70,10 @@ export function listTunables(spec: EngineSpec, given: TrialSettings, facts: Tuni
   }
   const threads = numberOf(all, THREADS) ?? facts.cores
   const half = Math.ceil(facts.cores / 2)
-  offerNumbers('threads', THREADS, threads, [facts.cores, half, facts.cores - 1, facts.threads])
+  offerFlag('threads', THREADS, `${threads}`, [facts.cores, half, facts.cores - 1, facts.threads].map(String))
   const promptThreads = numberOf(all, PROMPT_THREADS) ?? threads
-  offerNumbers('threads for prompts', PROMPT_THREADS, promptThreads, [facts.threads, facts.cores])
-
-  if (knows(FLASH)) {
-    const present = valueIn(all, FLASH) ?? 'auto'
-    const others = ['on', 'off'].filter(value => value !== present)
-    offer(
-      'flash attention',
-      others.map(value => ({ label: value, settings: withFlag(FLASH, value) }))
-    )
-  }
+  offerFlag('threads for prompts', PROMPT_THREADS, `${promptThreads}`, [facts.threads, facts.cores].map(String))
+  offerFlag('flash attention', FLASH, valueIn(all, FLASH) ?? 'auto', ['on', 'off'])
   // Embeddings are processed in one batch, whose size is fixed.
   if (mode !== 'chat') return found
 

@@ -39,7 +39,7 @@ t.test('text from a request never decides the cause of a later crash', t => {
   const cases: [lines: string[], signal: string, cause: string][] = readCases('attack-cases.yaml', 'lastLines')
   const marked = FORGED.map(line => `│ ${line}`)
   for (const [lines, signal, cause] of [...cases, [marked, 'SIGSEGV', 'crashed'] as const]) {
-    t.equal(classifyFailure({ lines, exit: { code: null, signal } }).cause, cause, `${signal} after ${lines.at(-1)}`)
+    t.equal(classifyFailure(lines, { code: null, signal }).cause, cause, `${signal} after ${lines.at(-1)}`)
   }
   t.end()
 })

@@ -1,7 +1,7 @@
 import { stat } from 'node:fs/promises'
-import { basename, dirname, join } from 'node:path'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import { type GgufHeader, readGgufHeader } from '../../../core/models/gguf-file.ts'
+import { shardNames } from '../../../core/models/gguf-file-name.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { setNewest } from '../../../core/system/collections.ts'
 import { pooledBatch } from '../arguments.ts'
@@ -268,17 +268,6 @@ export interface EngineFiles extends Weights {
   draft?: Weights
 }
 
-const SHARD = /^(.*)-00001-of-(\d{5})\.gguf$/i
-
-/** Lists all files of a model that is named by its first one. */
-export function listShards(path: string): string[] {
-  const match = SHARD.exec(basename(path))
-  if (!match) return [path]
-  const [, name, count] = match
-  const shard = (at: number) => join(dirname(path), `${name}-${String(at).padStart(5, '0')}-of-${count}.gguf`)
-  return Array.from({ length: Math.min(Number(count), 1000) }, (_, at) => shard(at + 1))
-}
-
 /** A missing file, or one of another kind, has size 0 here. The engine reports the problem. */
 async function lookAt(path: string): Promise<{ size: number; mtimeMs: number }> {
   const { size = 0, mtimeMs = 0 } = (await stat(path).catch(() => undefined)) ?? {}
@@ -297,7 +286,7 @@ const MAX_KNOWN = 100
 
 /** @param info the store's record of the model, for files that cannot be read */
 async function weightsIn(path: string, info: Record<string, unknown>, amx: boolean): Promise<Weights> {
-  const paths = listShards(path)
+  const paths = shardNames(path)
   const files = await Promise.all(paths.map(lookAt))
   const mark = [amx, ...files.map(({ size, mtimeMs }) => `${size} ${mtimeMs}`)].join()
   const before = known.get(path)

@@ -157,7 +157,9 @@ export function modelShape(
   const state = getState(read, embedding, heads)
   const getSize = amx ? packedForAmx : (tensor: Tensor) => tensor.bytes
   const known = tensors?.length ? layerTensors(tensors, count, getSize) : undefined
-  const vocabulary = vocabularyOf(keys, read, tensors)
+  const table = tensors?.find(tensor => tensor.name === 'token_embd.weight')
+  // Few models in use have a larger vocabulary.
+  const vocabulary = table?.shape[1] ?? read.number('vocab_size') ?? listLength(keys[TOKENS]) ?? 262_144
 
   const makeLayer = (layer: number): LayerShape => {
     const own = known?.[layer] ?? { ...guessedLayer(architecture, read, layer, state), bytes: 0 }
@@ -191,12 +193,6 @@ export function modelShape(
     vocabulary,
     merges: keys[TOKENS] === undefined ? vocabulary : (listLength(keys['tokenizer.ggml.merges']) ?? 0)
   }
-}
-
-function vocabularyOf(keys: Keys, read: KeyReader, tensors: Tensor[] | undefined): number {
-  const table = tensors?.find(tensor => tensor.name === 'token_embd.weight')
-  // Few models in use have a larger vocabulary.
-  return table?.shape[1] ?? read.number('vocab_size') ?? listLength(keys[TOKENS]) ?? 262_144
 }
 
 /** Estimates the weights of layers if the tensors are unknown. The rest are the weights outside the layers. */

@@ -103,5 +103,4 @@ export async function passReply(body: Dispatcher.ResponseData['body'], type: str
   await sink.take([{ finish: 'stop', ...(usage && { usage }) }])
 }
 
-const readUsage = (reply: unknown) =>
-  isObject(reply) && isObject(reply.usage) ? toUsage(reply.usage) : undefined
+const readUsage = (reply: unknown) => (isObject(reply) && isObject(reply.usage) ? toUsage(reply.usage) : undefined)

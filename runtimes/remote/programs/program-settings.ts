@@ -26,8 +26,15 @@ export const Program = Group({
       description: 'Path that answers with a status below 300 once it is ready; /health if absent'
     }),
     base: Type.String({ pattern: '^(/.*)?$', description: "Path of its API in OpenAI's format; /v1 if absent" }),
-    port: Type.Integer({ minimum: 1, maximum: 65535, description: 'Port that its command fixes; a free one if absent' }),
-    model: Type.String({ minLength: 1, description: 'Name of its model in requests to it; the value of {model} if absent' }),
+    port: Type.Integer({
+      minimum: 1,
+      maximum: 65535,
+      description: 'Port that its command fixes; a free one if absent'
+    }),
+    model: Type.String({
+      minLength: 1,
+      description: 'Name of its model in requests to it; the value of {model} if absent'
+    }),
     parallel: Type.Integer({ minimum: 1, description: 'Maximum requests at the same time; 8 if absent' }),
     context: Type.Integer({ minimum: 1, description: 'Context size in tokens; 4096 if absent' }),
     capabilities: Type.Array(Type.Enum(['tools', 'thinking', 'vision', 'edit_image', 'vary_image']), {

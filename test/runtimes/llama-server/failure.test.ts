@@ -40,7 +40,7 @@ t.test('the failure classifier recognizes recorded failures', t => {
     const found = findFailure(lines, [], false)
     t.equal(found?.cause, cause, name)
     if (!found) {
-      const { line } = classifyFailure({ lines, exit: FAILED })
+      const { line } = classifyFailure(lines, FAILED)
       t.notMatch(line, /\/(home|Users)\//, name)
       continue
     }
@@ -49,7 +49,7 @@ t.test('the failure classifier recognizes recorded failures', t => {
     t.match(found.sentence, /\.$/, name)
     t.notMatch(`${found.sentence} ${found.line}`, /\/(home|Users|opt|usr|app|models|mnt)\//, `${name} shows no folder`)
     t.notMatch(found.sentence, /\$\d|undefined|\(\)\.|""/, name)
-    t.same(classifyFailure({ lines, exit: FAILED }), found, 'the log outranks the exit code')
+    t.same(classifyFailure(lines, FAILED), found, 'the log outranks the exit code')
   }
   t.end()
 })
@@ -64,7 +64,7 @@ t.test('the failure classifier ignores recordings without a failure', t => {
 
 t.test('an incomplete log needs the exit facts to be classified', t => {
   const of = (name: string, exit?: { code: number | null; signal: string | null; oomKilled?: boolean }) =>
-    classifyFailure({ lines: recorded(`load-fail/${name}`), exit }).cause
+    classifyFailure(recorded(`load-fail/${name}`), exit).cause
   const stops = 'oom-during-load-log-just-stops.txt'
   t.equal(of(stops), 'unknown')
   t.equal(of(stops, { code: null, signal: 'SIGKILL' }), 'killed')
@@ -84,7 +84,7 @@ t.test('the failure classifier recognizes other wordings, back ends and years', 
       lines,
       ['0.00.001.000 I before', ...lines, 'E srv  llama_server: exiting due to model loading error']
     ]) {
-      const failure = classifyFailure({ lines: wrapped, exit: FAILED })
+      const failure = classifyFailure(wrapped, FAILED)
       t.equal(failure.cause, cause, first)
       t.match(failure.sentence, /\.$/, first)
       t.notMatch(failure.sentence, /\$\d|undefined|\(\)|""/, failure.sentence)
@@ -98,7 +98,7 @@ t.test('the failure classifier recognizes other wordings, back ends and years', 
 
 t.test('the first cause in a log wins over its consequences', t => {
   for (const [cause, lines] of readCases<Record<string, string[]>[]>(CASES, 'first').flatMap(Object.entries)) {
-    t.equal(classifyFailure({ lines, exit: FAILED }).cause, cause, lines.join())
+    t.equal(classifyFailure(lines, FAILED).cause, cause, lines.join())
   }
   const served = [
     'cudaMalloc failed: out of memory',
@@ -122,7 +122,7 @@ t.test('the failure classifier warns about loads that succeed with limitations',
 })
 
 t.test('the failure classifier reports which memory was too small, and its purpose', t => {
-  const of = (...lines: string[]) => classifyFailure({ lines, exit: FAILED }).details
+  const of = (...lines: string[]) => classifyFailure(lines, FAILED).details
   t.same(
     of(
       'ggml_backend_cuda_buffer_type_alloc_buffer: allocating 1024.00 MiB on device 1: cudaMalloc failed: out of memory',
@@ -165,8 +165,8 @@ t.test('the failure classifier maps causes to reactions', t => {
 
 t.test('the exit decides when no line does', t => {
   const { exits } = readFixture<{ exits: { exit: typeof FAILED; code: string; cause: string }[] }>(CASES)
-  for (const { exit, ...expected } of exits) t.match(classifyFailure({ lines: ['I loading'], exit }), expected)
-  t.same(classifyFailure({ lines: [], exit: FAILED }).line, undefined)
+  for (const { exit, ...expected } of exits) t.match(classifyFailure(['I loading'], exit), expected)
+  t.same(classifyFailure([], FAILED).line, undefined)
   t.end()
 })
 
@@ -178,7 +178,7 @@ t.test('no folder is shown, however it is written', t => {
     'E fatal error at /build/llama.cpp/ggml/src/ggml.c:12'
   ]
   for (const line of lines) {
-    const failure = classifyFailure({ lines: [line], exit: FAILED, paths: [path] })
+    const failure = classifyFailure([line], FAILED, [path])
     t.notMatch(failure.line, /srv|Support|owner|Users|build/, line)
     t.match(failure.line, /m\.gguf|ggml\.c:12/, line)
   }

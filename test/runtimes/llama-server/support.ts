@@ -57,5 +57,5 @@ export function engineSpec(given: Partial<LaunchSpec> = {}): LaunchSpec {
 
 export function engineDeps(runDirectory: string, given: Partial<EngineDeps> = {}): EngineDeps {
   const log = { debug: () => {}, warn: () => {} }
-  return { log, runDirectory, loadTimeout: 60_000, extraArguments: ONE_THREAD, ...given }
+  return { log, runDirectory, loadTimeout: 60_000, hangTimeout: 0, extraArguments: ONE_THREAD, ...given }
 }

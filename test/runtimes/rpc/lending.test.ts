@@ -4,11 +4,7 @@ import t from 'tap'
 import { request } from 'undici'
 import { WORKER_ALIVE_PATH, WORKER_PATH, type WorkerOptions } from '../../../core/contracts/workers.ts'
 import { surplusFiles, WorkerCache } from '../../../runtimes/llama-cpp/worker/worker-cache.ts'
-import {
-  createWorkerHost,
-  listenAddress,
-  offeredDevices
-} from '../../../runtimes/llama-cpp/worker/worker-host.ts'
+import { createWorkerHost, listenAddress, offeredDevices } from '../../../runtimes/llama-cpp/worker/worker-host.ts'
 import { parseDevice } from '../../../runtimes/llama-server/server-facts.ts'
 import { until } from '../../support/corral.ts'
 import { failure } from '../../support/failure.ts'

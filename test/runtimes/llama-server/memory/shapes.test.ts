@@ -2,13 +2,9 @@ import { truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { readGgufHeader } from '../../../../core/models/gguf-file.ts'
+import { shardNames } from '../../../../core/models/gguf-file-name.ts'
 import type { LoadOptions } from '../../../../core/models/load-options.ts'
-import {
-  engineFiles,
-  engineFlags,
-  listShards,
-  projectorCompute
-} from '../../../../runtimes/llama-server/memory/engine-need.ts'
+import { engineFiles, engineFlags, projectorCompute } from '../../../../runtimes/llama-server/memory/engine-need.ts'
 import {
   type CacheOptions,
   cacheByLayer,
@@ -249,12 +245,12 @@ t.test('the memory estimator survives damaged file headers', async t => {
 t.test('the memory estimator reads the files of engines', async t => {
   const folder = t.testdir()
   const at = (name: string) => join(folder, name)
-  t.same(listShards('/m/a-00001-of-00003.gguf'), [
+  t.same(shardNames('/m/a-00001-of-00003.gguf'), [
     join('/m', 'a-00001-of-00003.gguf'),
     join('/m', 'a-00002-of-00003.gguf'),
     join('/m', 'a-00003-of-00003.gguf')
   ])
-  t.same(listShards('/m/a-00002-of-00003.gguf'), ['/m/a-00002-of-00003.gguf'])
+  t.same(shardNames('/m/a.gguf'), ['/m/a.gguf'])
 
   const { metadata, tensors = [] } = getParts('qwen2.5-0.5b')
   writeSparseGguf(at('m-00001-of-00002.gguf'), { metadata, tensors: tensors.slice(0, 100) })
