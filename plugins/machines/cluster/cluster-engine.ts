@@ -161,10 +161,7 @@ function createClusterEngine(
         ...(by.idle && { idle: true }),
         ...body
       },
-      owner: by.owner,
-      turn: by.turn,
-      session: by.session,
-      onProgress: by.onProgress
+      by
     })
     /** Reports which options the node has clamped, its grown context, and which parts of a schema it does not enforce. */
     const reportHeaders = ({ headers }: NodeReply) => {
@@ -259,7 +256,7 @@ function createClusterEngine(
           ...toAsking({ call, request: asked, ...more, ...(control !== undefined && { control }) }),
           tried,
           headers: forwardedHeaders(sink),
-          owner: sink.owner ?? by.owner
+          ...(sink.owner !== undefined && { by: { ...by, owner: sink.owner } })
         }
         try {
           const readAll = async (reply: NodeReply, member: ClusterNode) => {

@@ -1,7 +1,7 @@
 import { createHmac } from 'node:crypto'
 import type { EngineFields, EngineMode } from '../../../core/contracts/engines.ts'
+import type { LeaseRequest } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
-import type { OnProgress } from '../../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode, errorCodes } from '../../../core/errors.ts'
 import { withAnySignal } from '../../../core/system/abort-signals.ts'
 import {
@@ -24,11 +24,8 @@ export interface Asking {
   mode: EngineMode
   /** Fields sent besides the name of the model. */
   body: Omit<AskBody, 'model' | 'owner' | 'turn'>
-  /** The owner of the prompt and the client, as this server knows them. */
-  owner: string | undefined
-  turn: string | undefined
-  session: string | undefined
-  onProgress?: OnProgress | undefined
+  /** The request of this server's client. */
+  by: Partial<LeaseRequest>
   headers?: Record<string, string>
   /** Names of nodes where it has failed. Nodes that fail here are added. */
   tried?: Set<string>
@@ -73,7 +70,8 @@ export async function dispatch<Answer>(
   read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>,
   begun = () => false
 ): Promise<Answer> {
-  const { variant, mode, body, owner, session, onProgress, tried = new Set<string>() } = asking
+  const { variant, mode, body, tried = new Set<string>() } = asking
+  const { owner, session, onProgress } = asking.by
   const key = modelKey(variant.key, mode)
   const prompt = promptBlocks((body.request ?? {}) as EngineFields, { model: key, owner, session })
   const unread = new Set<string>()
@@ -138,14 +136,14 @@ function nobody(members: ClusterNodes, { publicName }: Model, why: string): Corr
 /** Asks one node. @throws NodeFault, or the CorralError of a request that no other node would answer either */
 export async function askNode<Answer>(
   member: ClusterNode,
-  { name, variant, body, owner, turn, headers = {} }: Asking & { name: string },
+  { name, variant, body, by, headers = {} }: Asking & { name: string },
   signal: AbortSignal,
   read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>
 ): Promise<Answer> {
   const digest = (text: string | undefined) =>
     text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
   let answered = false
-  const sent = { ...body, model: name, owner: digest(owner), turn: digest(turn) }
+  const sent = { ...body, model: name, owner: digest(by.owner), turn: digest(by.turn) }
   try {
     return await withAnySignal([signal, member.presence], async signal => {
       const reply = await member.connection.send('POST', ASK_PATH, { body: sent, signal, headers })

@@ -36,7 +36,7 @@ export class ClusterNodes {
   readonly #leaving = new Set<ClusterNode>()
   /** The models for the catalog, rebuilt when a node's models have changed. */
   #brought: readonly BroughtModel[] = []
-  readonly #known = new Map<string, { model: DescribedModel; isDefault: boolean; brought: BroughtModel }>()
+  readonly #known = new WeakMap<DescribedModel, BroughtModel>()
   /** By key: the names of models on this server. */
   #names = new Map<string, string>()
   #isListed = false
@@ -199,8 +199,8 @@ export class ClusterNodes {
       const isFirst = !seen.has(name)
       seen.add(name)
       this.#names.set(model.key, isFirst ? `${model.owner}/${model.name}` : getName(model))
-      const known = this.#known.get(model.key)
-      if (known && known.model === model && known.isDefault === isFirst) return known.brought
+      const known = this.#known.get(model)
+      if (known) return known
       const { metadata, size, digest, modifiedAt, defaults } = model
       const { contextLength, capabilities } = metadata
       const brought = {
@@ -208,12 +208,11 @@ export class ClusterNodes {
         ...(contextLength !== undefined && { contextLength }),
         ...(defaults && { defaults })
       }
-      this.#known.set(model.key, { model, isDefault: isFirst, brought })
+      this.#known.set(model, brought)
       return brought
     })
     // The catalog reads a frozen list once.
     Object.freeze(this.#brought)
-    for (const key of this.#known.keys()) if (!models.has(key)) this.#known.delete(key)
   }
 }
 

@@ -67,7 +67,8 @@ export class ClusterView {
       this.#hosts.set(key, hosts)
       const host = { member, model, hash: number }
       hosts.byName.set(member.name, host)
-      hosts.all.splice(findPlace(hosts.all, number), 0, host)
+      const place = hosts.all.findIndex(other => other.hash >= number)
+      hosts.all.splice(place === -1 ? hosts.all.length : place, 0, host)
     }
   }
 
@@ -97,17 +98,6 @@ export class ClusterView {
 
 /** Hashes a name to 32 bits, the same in every process, so that gateways decide alike. */
 export const hashOfName = (name: string): number => Number.parseInt(hash('sha256', name).slice(0, 8), 16)
-
-/** Returns the index of the first host whose hash is at least this number. */
-export function findPlace(hosts: readonly Host[], number: number): number {
-  let low = 0
-  for (let high = hosts.length; low < high; ) {
-    const middle = (low + high) >> 1
-    if (hosts[middle]!.hash < number) low = middle + 1
-    else high = middle
-  }
-  return low
-}
 
 /** Facts about a request that placement needs. */
 export interface Wanted {
@@ -253,7 +243,10 @@ function compared({ all, get }: Hosts, { wanted, matches }: Place): readonly Hos
     const host = get(name)
     if (host) chosen.add(host)
   }
-  const start = findPlace(all, wanted.prompt.key % 2 ** 32)
+  const start = Math.max(
+    0,
+    all.findIndex(({ hash }) => hash >= wanted.prompt.key % 2 ** 32)
+  )
   for (let index = 0; chosen.size < MAX_COMPARED_NODES && index < all.length; index++)
     chosen.add(all[(start + index) % all.length]!)
   return [...chosen]
