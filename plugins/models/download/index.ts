@@ -142,8 +142,7 @@ export default definePlugin({
   }
 })
 
-interface DownloadsOptions
-  extends Omit<DownloadContext, 'hubs' | 'findHub' | 'mirrors' | 'partial' | 'queue' | 'onReceived'> {
+interface DownloadsOptions extends Omit<DownloadContext, 'hubs' | 'mirrors' | 'partial' | 'queue' | 'onReceived'> {
   pulledNames: Pick<PulledNames, 'add'>
   limits: { pulls: number; waiting: number }
 }
@@ -182,7 +181,7 @@ export function createDownloads(options: DownloadsOptions) {
     received += bytes
   }
   const partial = (plan: PlanKey) => jobs.get(pullKey(plan))?.folder
-  const context = { ...options, queue, hubs, findHub, mirrors, onReceived, partial }
+  const context = { ...options, queue, hubs, mirrors, onReceived, partial }
   const refuseWhenClosing = () => {
     if (closing) throw shuttingDown()
   }

@@ -354,10 +354,10 @@ export class PullJob implements Pull {
   }
 
   async #fetch(signal: AbortSignal): Promise<TransferredFile[]> {
-    const { storage, transfers, findHub, mirrors } = this.#context
+    const { storage, transfers, hubs, mirrors } = this.#context
     const { repository, files, isLocal } = this.plan
     const privateAddresses = allowedAddresses(this.#context, isLocal)
-    const hub = findHub(repository.hub)
+    const hub = hubs.find(({ name }) => name === repository.hub)
     if (!hub) {
       throw new CorralError(
         'hub_unreachable',

@@ -50,7 +50,6 @@ export interface DownloadContext {
   conversion: Pick<Conversion, 'supports'>
   paths: DataPaths
   hubs: readonly Hub[]
-  findHub(name: string): Hub | undefined
   search: readonly string[]
   memory: () => Promise<MemoryFacts>
   privateAddresses: readonly string[]
@@ -80,7 +79,7 @@ const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 type Locate = (file: HubFile) => Promise<FileLocation>
 
 export async function planPull(context: DownloadContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
-  const { storage, paths, hubs, findHub, search } = context
+  const { storage, paths, hubs, search } = context
   const known = resolveName(context, request.model)
   if (known && 'here' in known) return presentPlan(known.here, `It ${originInWords(known.here.origin)}.`)
   const reference = parsePullReference(known?.model ?? request.model, hubs)
@@ -98,7 +97,8 @@ export async function planPull(context: DownloadContext, request: PullRequest, w
   const isNamed = !as && !reference.hub && !reference.revision && !reference.variant?.includes('/')
   const here = isNamed ? storage.find({ ...wanted, variant: reference.variant }) : undefined
   if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
-  const searched = (reference.hub === undefined ? search : [reference.hub]).flatMap(name => findHub(name) ?? [])
+  const names = reference.hub === undefined ? search : [reference.hub]
+  const searched = names.flatMap(name => hubs.find(hub => hub.name === name) ?? [])
   context.transfers.prepare()
   let found: { hub: Hub; repository: HubRepository }
   try {
