@@ -377,10 +377,10 @@ export function variantNames(model: ModelName, label: string, isDefault: boolean
  * Converts a manifest's variants for the rest of corral, the default one first. Every field is listed: V8 may create a
  * hidden class for each object built with `...`, which takes more memory than the object.
  */
-export function storedVariants<Variant extends ShortManifest['variants'][number]>(
+export function storedVariants(
   directory: string,
-  manifest: Omit<ShortManifest, 'variants'> & { variants: Variant[] },
-  metadataOf: (variant: Variant) => ModelMetadata
+  manifest: ShortManifest,
+  metadataOf: (variant: ShortVariant) => ModelMetadata
 ): StoredVariant[] {
   const first = findLabel(manifest.variants, manifest.default)
   return manifest.variants
