@@ -196,17 +196,20 @@ export function chooseLoad(
   if (!sources.length) return { member: undefined, why: hosts.all.length ? 'away' : 'unknown' }
   const key = hashOfName(model)
   const size = Math.max(...hosts.all.map(host => host.model.size))
-  const room = (members: readonly NodeView[]) =>
-    members
+  const room = (members: readonly NodeView[]): NodeView | undefined => {
+    const places = members
       .map(member => ({ member, ...getLoss(member, size, now), rank: rendezvous(hashOfName(member.name), key) }))
       .filter(({ loss }) => loss === 0 || (evicts && loss !== undefined))
-      .sort(
-        (a, b) =>
-          a.loss! - b.loss! ||
-          common(b.member.name) - common(a.member.name) ||
-          compare(b.left, a.left) ||
-          b.rank - a.rank
-      )[0]?.member
+    if (!places.length) return undefined
+    const { member } = lowest(
+      places,
+      ({ loss }) => loss!,
+      ({ member }) => -common(member.name),
+      ({ left }) => -left,
+      ({ rank }) => -rank
+    )
+    return member
+  }
 
   const having = hosts.all
     .filter(host => host.model.state === 'stored' && isOpen(host.member))
@@ -243,12 +246,9 @@ function compared({ all, get }: Hosts, { wanted, matches }: Place): readonly Hos
     const host = get(name)
     if (host) chosen.add(host)
   }
-  const start = Math.max(
-    0,
-    all.findIndex(({ hash }) => hash >= wanted.prompt.key % 2 ** 32)
-  )
+  const start = all.findIndex(({ hash }) => hash >= wanted.prompt.key % 2 ** 32)
   for (let index = 0; chosen.size < MAX_COMPARED_NODES && index < all.length; index++)
-    chosen.add(all[(start + index) % all.length]!)
+    chosen.add(all[(Math.max(0, start) + index) % all.length]!)
   return [...chosen]
 }
 
@@ -289,9 +289,9 @@ function getCost(host: Host, { wanted, prefixes, matches, now }: Place): number 
   return unread + pushedOut + (BUSY_COST * getLoad(host)) / getSlots(host)
 }
 
-/** Returns the host with the lowest first number. The following numbers decide ties. */
-function lowest(hosts: readonly Host[], ...numbers: ((host: Host) => number)[]): Host {
-  let rest = hosts
+/** Returns the item with the lowest first number. The following numbers decide ties. */
+function lowest<Item>(items: readonly Item[], ...numbers: ((item: Item) => number)[]): Item {
+  let rest = items
   for (const number of numbers) {
     if (rest.length === 1) break
     const all = rest.map(number)
@@ -343,9 +343,6 @@ function getLoss(member: NodeView, size: number, now: number): { loss: number | 
   }
   return { loss: missing > 0 ? undefined : loss, left: 0 }
 }
-
-/** Subtraction that also works for two infinite numbers. */
-const compare = (a: number, b: number) => (a === b ? 0 : a - b)
 
 /** Hashes two numbers into one (the end of MurmurHash3). */
 function rendezvous(member: number, key: number): number {

@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto'
 import type { EngineFields } from '../../../../core/contracts/engines.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
 
 /** The prefixes of a prompt as digests. The text cannot be recovered from them. */
 export interface PromptBlocks {
@@ -95,8 +96,8 @@ const isSecondHalf = (unit: number) => unit >= 0xdc00 && unit <= 0xdfff
 
 /** Formats a message with marks of its boundaries, so that the text of one message cannot look like two. */
 function textOfMessage(message: unknown): string {
-  if (typeof message !== 'object' || message === null) return `\u0001${JSON.stringify(message)}\u0002`
-  const { role, content, ...others } = message as Record<string, unknown>
+  if (!isObject(message)) return `\u0001${JSON.stringify(message)}\u0002`
+  const { role, content, ...others } = message
   return `\u0001${role}\u0002${getText(content)}\u0002${Object.keys(others).length ? getText([others]) : ''}\u0003`
 }
 
@@ -107,7 +108,7 @@ function getText(content: unknown): string {
 }
 
 function textOfPart(part: unknown): string {
-  if (isText(part)) return part.text
+  if (isObject(part) && typeof part.text === 'string' && Object.keys(part).length <= 2) return part.text
   let media = 0
   const text = JSON.stringify(part, (_, value) => {
     if (typeof value !== 'string' || value.length < MEDIA_FROM_LENGTH) return value
@@ -115,16 +116,6 @@ function textOfPart(part: unknown): string {
     return sha256(value)
   })
   return text.padEnd(media * MEDIA_LENGTH)
-}
-
-function isText(part: unknown): part is { text: string } {
-  return (
-    typeof part === 'object' &&
-    part !== null &&
-    'text' in part &&
-    typeof part.text === 'string' &&
-    Object.keys(part).length <= 2
-  )
 }
 
 const CHARACTERS_PER_TOKEN = 4
