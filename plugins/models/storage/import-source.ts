@@ -25,7 +25,6 @@ import {
   readHeader,
   readModelFiles,
   refuseSource as refuse,
-  refuseSource,
   type SourceFile
 } from './model-files.ts'
 
@@ -76,7 +75,7 @@ function within(named: readonly string[]): ImportAccess {
         place = { at: next, steps: rest }
         continue
       }
-      if (++links > MAX_LINKS) throw refuseSource(`${path} leads through more than ${MAX_LINKS} symbolic links.`)
+      if (++links > MAX_LINKS) throw refuse(`${path} leads through more than ${MAX_LINKS} symbolic links.`)
       const target = findPlace(resolve(place.at, await readlink(next)), roots)
       place = target && { at: target.at, steps: [...target.steps, ...rest] }
     }
@@ -144,21 +143,6 @@ function notAllowed(path: string, roots: readonly string[]): CorralError {
       'server, on its machine.',
     { param: 'path' }
   )
-}
-
-/** Lists a folder's entries with their kind. Symbolic links are `link`. */
-export async function listEntries(
-  folder: string
-): Promise<{ name: string; kind: 'file' | 'folder' | 'link' | 'other' }[]> {
-  const entries: Awaited<ReturnType<typeof listEntries>> = []
-  for await (const entry of await opendir(folder)) {
-    if (entries.length === MAX_ENTRIES) {
-      throw refuseSource(`${folder} has more than ${MAX_ENTRIES} files. Name the model's own file or folder.`)
-    }
-    const kind = entry.isFile() ? 'file' : entry.isDirectory() ? 'folder' : entry.isSymbolicLink() ? 'link' : 'other'
-    entries.push({ name: entry.name, kind })
-  }
-  return entries
 }
 
 const MAX_SUBFOLDERS = 16
@@ -247,11 +231,16 @@ async function folderFiles(folder: string, access: ImportAccess): Promise<string
   const names: string[] = []
   const subfolders: string[] = []
   const search = async (prefix: string) => {
-    for (const { name, kind } of await listEntries(await access.locate(join(folder, prefix)))) {
-      const path = prefix + name
-      if (kind === 'file' || (kind === 'link' && (await leadsToFile(join(folder, path), access)))) names.push(path)
+    let count = 0
+    for await (const entry of await opendir(await access.locate(join(folder, prefix)))) {
+      if (++count > MAX_ENTRIES) {
+        throw refuse(`${folder} has more than ${MAX_ENTRIES} files. Name the model's own file or folder.`)
+      }
+      const path = prefix + entry.name
+      const isLink = entry.isSymbolicLink()
+      if (entry.isFile() || (isLink && (await leadsToFile(join(folder, path), access)))) names.push(path)
       // sentence-transformers puts pooling and dense modules in 1_Pooling, 2_Dense, …
-      else if (prefix === '' && kind === 'folder' && /^\d+_\w+$/.test(name)) subfolders.push(`${name}/`)
+      else if (prefix === '' && entry.isDirectory() && /^\d+_\w+$/.test(path)) subfolders.push(`${path}/`)
     }
   }
   await search('')
