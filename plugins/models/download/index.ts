@@ -147,14 +147,10 @@ interface DownloadsOptions extends Omit<DownloadContext, 'hubs' | 'mirrors' | 'p
   limits: { pulls: number; waiting: number }
 }
 
-type SettingName = 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'
-
 /** After this time a transfer makes room for a client that has none. */
 const TURN_MS = 60_000
 /** Concurrent listings for each concurrent transfer. A listing mostly waits for hubs. */
 const LISTINGS_PER_PULL = 4
-
-export type DownloadsService = ReturnType<typeof createDownloads>
 
 /** `owner/name:label` in lower case: a variant has one pull at a time. */
 type PlanKey = Pick<PullPlan, 'name' | 'label'>
@@ -368,7 +364,10 @@ export function createDownloads(options: DownloadsOptions) {
   }
   return {
     ...service,
-    configure({ limits, ...settings }: Pick<DownloadsOptions, SettingName>) {
+    configure({
+      limits,
+      ...settings
+    }: Pick<DownloadsOptions, 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'>) {
       Object.assign(context, settings)
       setLimits(limits)
     },

@@ -55,19 +55,18 @@ export function placeToYield<P extends Pick<Place, 'client'> & { since: number }
   turnLength: number,
   now: number
 ): { place: P; in: number } | undefined {
-  const has = countBy(working)
-  const latestFirst = [...working].sort((a, b) => has(b.client) - has(a.client) || b.since - a.since)
-  const [most] = latestFirst
-  if (most && has(most.client) >= has(next.client) + 2) return { place: most, in: 0 }
-  if (has(next.client) > 0) return undefined
-  const oldest = [...working].sort((a, b) => a.since - b.since)[0]
-  return oldest && { place: oldest, in: Math.max(0, oldest.since + turnLength - now) }
+  const oldestFirst = working.toSorted((a, b) => a.since - b.since)
+  const latest = placeToDrop(oldestFirst, next.client)
+  if (latest) return { place: latest, in: 0 }
+  const [oldest] = oldestFirst
+  if (!oldest || working.some(({ client }) => client === next.client)) return undefined
+  return { place: oldest, in: Math.max(0, oldest.since + turnLength - now) }
 }
 
-/** Chooses the place to drop from a full queue: the latest of the client with the most, if it has two more. */
-export function placeToDrop<P extends Pick<Place, 'client'>>(waiting: readonly P[], client: string): P | undefined {
-  const has = countBy(waiting)
-  const [latest] = waiting.toReversed().sort((a, b) => has(b.client) - has(a.client))
+/** Chooses the latest place of the client with the most, if it has at least two more. @param places oldest first */
+export function placeToDrop<P extends Pick<Place, 'client'>>(places: readonly P[], client: string): P | undefined {
+  const has = countBy(places)
+  const [latest] = places.toReversed().sort((a, b) => has(b.client) - has(a.client))
   return latest && has(latest.client) >= has(client) + 2 ? latest : undefined
 }
 
