@@ -60,6 +60,7 @@ export class PageFiles {
     reply.type('text/html; charset=utf-8').headers({
       'content-security-policy': POLICY,
       'x-content-type-options': 'nosniff',
+      'permissions-policy': 'camera=(), geolocation=(), microphone=(self)',
       'referrer-policy': 'no-referrer',
       'cross-origin-opener-policy': 'same-origin',
       'cache-control': 'no-cache'

@@ -54,8 +54,11 @@ export function findChromium(): { program: string } | { missing: string } {
   return { missing: stated ? `there is no ${stated}` : 'Chromium is not installed (or name it by CORRAL_CHROMIUM)' }
 }
 
-/** The system's Chromium for one test file. The first page starts it, and the end of the file stops it. */
-export function testBrowser(file: Pick<Test, 'teardown'>): TestBrowser {
+/**
+ * The system's Chromium for one test file. The first page starts it, and the end of the file stops it.
+ * @param flags more arguments of Chromium
+ */
+export function testBrowser(file: Pick<Test, 'teardown'>, flags: string[] = []): TestBrowser {
   const found = findChromium()
   let started: Promise<Browser> | undefined
   let opened = 0
@@ -64,7 +67,7 @@ export function testBrowser(file: Pick<Test, 'teardown'>): TestBrowser {
     const browser = await chromium.launch({
       executablePath,
       // Its sandbox does not start for root, and tests in containers run as root.
-      args: process.getuid?.() === 0 ? ['--no-sandbox'] : []
+      args: [...flags, ...(process.getuid?.() === 0 ? ['--no-sandbox'] : [])]
     })
     file.teardown(() => browser.close())
     return browser

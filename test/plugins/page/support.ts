@@ -18,8 +18,8 @@ interface PageTestOptions extends OpenOptions {
  * Returns a function that defines tests with a page of their own, all in one browser. A test fails if the page logs
  * errors or if the server refuses its requests. Expected ones are taken out with `complaints.splice(0)`.
  */
-export function pageTests(file: Test, url: string) {
-  const browser = testBrowser(file)
+export function pageTests(file: Test, url: string, flags?: string[]) {
+  const browser = testBrowser(file, flags)
   return (
     title: string,
     { path = '', mayFail = false, ...options }: PageTestOptions,

@@ -6,9 +6,10 @@ import { useWindowEvents } from '../parts/view-hooks.ts'
 import { stop } from '../state/answering.ts'
 import type { Attachment } from '../state/chat-format.ts'
 import { keepDraft, readDraft } from '../state/drafts.ts'
-import { models } from '../state/server-state.ts'
+import { models, speechModel } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { readFiles } from './attachments.ts'
+import { canRecord, insertText, useDictation } from './dictation.ts'
 import { loadMarkdown } from './markdown-view.tsx'
 
 /** Longer pasted text is attached as a file, so that the field stays readable. */
@@ -45,6 +46,10 @@ export function Composer(props: {
     // On a phone the keyboard would hide half of the page. Focus later, since browsers need time to lay out a new chat.
     if (matchMedia('(hover: hover)').matches) setTimeout(() => field.current?.focus())
   }, [props.id])
+  const dictation = useDictation(heard => {
+    text.value = insertText(field.current!, heard)
+  })
+  const dictating = dictation.state.value
   const { busyWith } = props
   const isBusy = busyWith !== undefined
   const hasContent = text.value.trim() !== '' || attachments.value.length > 0
@@ -119,8 +124,14 @@ export function Composer(props: {
       }}
     >
       <div class="composer-box">
-        {attachments.value.length + reading.value.length > 0 && (
+        {(attachments.value.length + reading.value.length > 0 || dictating) && (
           <ul class="attachments">
+            {dictating && (
+              <li class="chip is-accent">
+                <span class="pulse" aria-hidden="true" />
+                {t.dictation[dictating]}
+              </li>
+            )}
             {reading.value.map(({ names, cancel }, index) => (
               <li key={index} class="chip" aria-busy="true">
                 <span class="pulse" aria-hidden="true" />
@@ -189,6 +200,14 @@ export function Composer(props: {
             }
           }}
         />
+        {canRecord && speechModel('transcribe').name !== '' && (
+          <IconButton
+            icon={dictating ? 'stop' : 'microphone'}
+            label={dictating ? t.stopDictation : t.dictate}
+            class="clip"
+            onClick={dictation.toggle}
+          />
+        )}
         <button
           type="submit"
           class="send"

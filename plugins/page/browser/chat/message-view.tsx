@@ -1,5 +1,5 @@
 import { type Signal, signal } from '@preact/signals'
-import { useRef, useState } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import { attempt, CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
 import { Actions, Button, Form, TextField } from '../parts/forms.tsx'
@@ -23,7 +23,7 @@ import { go } from '../state/route.ts'
 import { chatModels, contextOf } from '../state/server-state.ts'
 import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'
 import { Markdown } from './markdown-view.tsx'
-import { beingRead, canSpeak, readAloud } from './read-aloud.ts'
+import { beingRead, readAloud, reader, stopReading } from './read-aloud.ts'
 
 /** Id of the message that is being edited, or empty. */
 export const edited = signal('')
@@ -34,6 +34,12 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
   const t = texts.value
   const article = useRef<HTMLElement>(null)
   const isBusy = isUnderWay(message)
+  useEffect(() => () => stopReading(message.id), [])
+  const isRead = beingRead.value === message.id
+  const read = () => readAloud(message.id, article.current)
+  const readText = isRead ? t.stopReading : t.readAloud
+  /** Answers have their own button if a model can read them. */
+  const hasReader = message.role === 'assistant' && message.content !== '' && reader.value === 'model'
   const name = message.role === 'assistant' ? fill(t.answerOf, { model: message.model ?? '' }) : t.you
   if (edited.value === message.id) return <Editor message={message} />
   const fork = async () => go(['chat', (await forkChat(message.chat, {}, message.id)).id])
@@ -46,16 +52,13 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
           <CopyButton text={() => message.content} />
           <IconButton icon="edit" label={t.edit} onClick={() => (edited.value = message.id)} />
           {message.role === 'assistant' && <Again message={message} />}
+          {hasReader && <IconButton icon={isRead ? 'stop' : 'sound'} label={readText} onClick={read} />}
           <Menu label={t.more}>
             {() => (
               <>
                 {message.timing && <TokenNote timing={message.timing} />}
-                {canSpeak && message.content !== '' && (
-                  <MenuItem
-                    icon="sound"
-                    onSelect={() => readAloud(message.id, article.current)}
-                    text={beingRead.value === message.id ? t.stopReading : t.readAloud}
-                  />
+                {!hasReader && reader.value && message.content !== '' && (
+                  <MenuItem icon="sound" onSelect={read} text={readText} />
                 )}
                 <MenuItem icon="plus" onSelect={() => attempt(fork)} text={t.forkHere} />
                 <MenuItem icon="trash" danger onSelect={() => deleteMessage(message)} text={t.deleteMessage} />

@@ -7,8 +7,9 @@ import type { Chat } from '../state/chat-format.ts'
 import { changeChat, chats } from '../state/chats.ts'
 import { deleteEverywhere } from '../state/kept-chats.ts'
 import { signOut } from '../state/me.ts'
-import { language, sidebarHidden, theme, toggleSidebar } from '../state/preferences.ts'
+import { language, sidebarHidden, speechModels, theme, toggleSidebar } from '../state/preferences.ts'
 import { go, linkTo, route } from '../state/route.ts'
+import { speechModel } from '../state/server-state.ts'
 import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
 import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
 import { Form } from './forms.tsx'
@@ -113,6 +114,8 @@ function PageMenu() {
               />
             ))}
             <hr />
+            <SpeechChoice task="transcribe" title={t.dictate} />
+            <SpeechChoice task="speak" title={t.readAloud} />
             <MenuItem icon="download" onSelect={() => exportChats()} text={t.exportChats} />
             <MenuItem icon="plus" onSelect={() => picker.current?.click()} text={t.importChats} />
             {key.value !== '' && <MenuItem icon="close" onSelect={signOut} text={t.signOut} />}
@@ -120,6 +123,27 @@ function PageMenu() {
         )}
       </Menu>
     </div>
+  )
+}
+
+/** A choice between several models that transcribe or speak. */
+function SpeechChoice({ task, title }: { task: keyof typeof speechModels; title: string }) {
+  const { names, name: used } = speechModel(task)
+  if (names.length < 2) return null
+  return (
+    <>
+      <p class="menu-note">{title}</p>
+      {names.map(name => (
+        <MenuItem
+          key={name}
+          checked={name === used}
+          staysOpen
+          onSelect={() => (speechModels[task].value = name)}
+          text={name}
+        />
+      ))}
+      <hr />
+    </>
   )
 }
 

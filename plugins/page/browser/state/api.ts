@@ -41,7 +41,7 @@ export function useKey(value: string): void {
 }
 
 export interface RequestOptions {
-  /** Sent as JSON. */
+  /** Sent as JSON, unless it is a form. */
   body?: unknown
   headers?: Record<string, string>
   signal?: AbortSignal
@@ -51,16 +51,17 @@ export interface RequestOptions {
 export async function send(method: string, path: string, options: RequestOptions = {}): Promise<Response> {
   const { body, headers, signal } = options
   const used = key.value
+  const isForm = body instanceof FormData
   let response: Response
   try {
     response = await fetch(base + path, {
       method,
       headers: {
         ...(used && { authorization: `Bearer ${used}` }),
-        ...(body !== undefined && { 'content-type': 'application/json' }),
+        ...(body !== undefined && !isForm && { 'content-type': 'application/json' }),
         ...headers
       },
-      ...(body !== undefined && { body: JSON.stringify(body) }),
+      ...(body !== undefined && { body: isForm ? body : JSON.stringify(body) }),
       ...(signal && { signal })
     })
   } catch (error) {

@@ -15,6 +15,8 @@ export const theme = remembered('theme', '')
 export const language = remembered('language', '')
 /** The model for new chats. */
 export const lastModel = remembered('model', '')
+/** The models for dictation and for reading aloud. */
+export const speechModels = { transcribe: remembered('transcribe', ''), speak: remembered('speak', '') }
 /** Whether the sidebar is hidden on wide screens: `yes` or empty. */
 export const sidebarHidden = remembered('sidebar-hidden', '')
 

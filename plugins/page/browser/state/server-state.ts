@@ -2,7 +2,7 @@ import { batch, computed, effect, signal } from '@preact/signals'
 import type { StateChange, StateSnapshot, StateTopic, StateValue } from '../../../../core/contracts/state-events.ts'
 import { ApiError, base, isKeyWanted, key, send, streamOf } from './api.ts'
 import { openChannel } from './browser-storage.ts'
-import { lastModel } from './preferences.ts'
+import { lastModel, speechModels } from './preferences.ts'
 
 /*
  * The current state of the server from its event feed. One tab reads the feed and shares it with the others, because
@@ -38,6 +38,14 @@ export const defaultModel = computed(() => {
   const loaded = engines.value.find(({ name, mode }) => mode === 'chat' && names.includes(name))
   return loaded?.name ?? names[0] ?? ''
 })
+
+/** The models that transcribe or speak, and the one to use: the chosen model, otherwise the first one, or empty. */
+export function speechModel(task: keyof typeof speechModels) {
+  const chosen = speechModels[task].value
+  const names = models.value.filter(({ capabilities }) => capabilities.includes(task)).map(({ name }) => name)
+  const isChosen = names.includes(chosen)
+  return { names, name: isChosen ? chosen : (names[0] ?? ''), isChosen }
+}
 
 /** The engine for chats with a model, loaded or loading. */
 export const engineOf = (model: string) =>
