@@ -131,7 +131,7 @@ function add<Named extends { name: string }>(what: string, list: Named[], added:
 
 /** Provides the `runtimes` service: lists the builds, chooses the one to use, and starts engines on it. */
 export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise<void> } {
-  const { log, hardware, verifyBuild, releases, named, models } = deps
+  const { log, hardware, releases, named } = deps
   const builds = new BuildsDirectory(deps.directory)
   const sources = [...deps.sources]
   const kinds = [...deps.kinds]
@@ -155,7 +155,7 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
     return ranking()
   }
 
-  const context: BuildsContext = { builds, log, signal, hardware, sources, kinds, verifyBuild, ranking, liveRanking }
+  const context = { ...deps, builds, signal, sources, kinds, ranking, liveRanking }
 
   async function findUsual(onProgress: OnProgress): Promise<Build> {
     const tried: Attempt[] = []
@@ -191,9 +191,6 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
 
   const { list, start, ...installing } = createInstallation({
     ...context,
-    releases,
-    named,
-    models,
     current: () => searches.usual.build,
     setCurrent: searches.set,
     search: waiting => build(waiting),

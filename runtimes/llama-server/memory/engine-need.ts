@@ -51,9 +51,9 @@ export interface EnginePlace {
   /** Whether the processor has AMX, for which llama.cpp packs weights differently. */
   amx: boolean
   /** Bytes of each device to leave free, if llama.cpp does not do so by default. */
-  deviceMargins?: readonly number[]
+  margins?: readonly number[] | undefined
   /** Shares of the layers on each device, if they differ from llama.cpp's own. */
-  shares?: readonly number[]
+  shares?: readonly number[] | undefined
 }
 
 export type MetadataEstimate = ReturnType<typeof estimateFromMetadata>
@@ -169,7 +169,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const checkpoint = chat && shape ? checkpointSize(shape, options) * options.num_parallel : 0
   const checkpoints = countCheckpoints(flags, where.memory, Math.max(0, where.memory - start), checkpoint)
   const settled = devices.length === 0 || gpuLayers >= 0 || placement.layers === parts.layers.length + 1
-  const margins = where.deviceMargins && gpuLayers < 0 ? { deviceMargins: where.deviceMargins } : {}
+  const margins = where.margins && gpuLayers < 0 ? { deviceMargins: where.margins } : {}
   // With explicit shares, llama.cpp does not place layers itself, but it must do so if not all fit.
   const shares = where.shares && settled && placement.devices.length > 0 ? { shares: where.shares } : {}
   const bounds: EngineBounds = { checkpoints, ...margins, ...shares }

@@ -36,8 +36,7 @@ interface EngineFacts {
   /** Engines with the same key use the same memory. */
   key: string
   files: EngineFiles
-  where: EnginePlace
-  pools: Pick<DevicePools, 'getPool'>
+  where: EnginePlace & Pick<DevicePools, 'getPool'>
   estimated: MetadataEstimate
 }
 
@@ -72,16 +71,8 @@ export function createMemoryEstimates(deps: {
     const pools = spec.workers?.length ? withWorkers(own, workerDevices(spec.workers), build.devices.length) : own
     const amx = process.platform === 'linux' && cpu.features.includes('amx_int8')
     const files = await engineFiles(spec, amx)
-    const where: EnginePlace = {
-      devices: pools.devices,
-      memory,
-      arch: process.arch,
-      amx,
-      ...(pools.margins && { deviceMargins: pools.margins }),
-      ...('shares' in pools && pools.shares && { shares: pools.shares })
-    }
-    const estimated = estimateFromMetadata(spec, files, where)
-    return { key: needKey(spec, build), files, where, pools, estimated }
+    const where = { ...pools, memory, arch: process.arch, amx }
+    return { key: needKey(spec, build), files, where, estimated: estimateFromMetadata(spec, files, where) }
   }
 
   const inPools = (use: MemoryUse, { getPool }: Pick<DevicePools, 'getPool'>) =>
@@ -100,8 +91,8 @@ export function createMemoryEstimates(deps: {
   }
 
   /** Records what an engine reports and what its process uses: at its start, and again at its end. */
-  function write(engine: LlamaServerEngine, { key, estimated, pools }: EngineFacts): void {
-    const report = engine.memory && inPools(engine.memory, pools)
+  function write(engine: LlamaServerEngine, { key, estimated, where }: EngineFacts): void {
+    const report = engine.memory && inPools(engine.memory, where)
     // How many layers fit depends on the other contents of memory.
     if (!report || !estimated.settled) return
     const done = processMemory(engine.pid).then(now => {
@@ -125,7 +116,7 @@ export function createMemoryEstimates(deps: {
      * Stores what an engine really uses. Returns the amount to reserve: reported and unreported memory, and its growth.
      */
     learn(engine: LlamaServerEngine, { facts }: MemoryNeed): MemoryUse {
-      const report = engine.memory && inPools(engine.memory, facts.pools)
+      const report = engine.memory && inPools(engine.memory, facts.where)
       const start = report ? fromReport(report, facts.estimated, undefined) : fromMetadata(facts.estimated)
       write(engine, facts)
       const reported = JSON.stringify(engine.memory)

@@ -241,7 +241,7 @@ t.test('a gateway estimates a distributed model and starts its engine', async t 
     workerDevices(two),
     0
   )
-  const place = { ...where, devices, shares: shares!, deviceMargins: margins! }
+  const place = { ...where, devices, shares: shares!, margins: margins! }
   const small = estimateFromMetadata(spec, { shape: undefined, size: GIB, loras: 0 }, place)
   t.ok(small.settled)
   t.ok(
