@@ -120,7 +120,6 @@ class Connection {
   #lastByte = 0
   #pausedUntil = 0
   #timers: NodeJS.Timeout[] = []
-  exchanges = 0
   idleTimer: NodeJS.Timeout | undefined
   answered = false
   closed = false
@@ -152,7 +151,6 @@ class Connection {
    * @throws ConnectionFailure, the signal's reason
    */
   exchange(exchange: Exchange): Promise<'complete' | 'stopped'> {
-    this.exchanges += 1
     this.answered = false
     const { signal } = exchange
     const abort = () => this.#fail(signal.reason)
@@ -372,15 +370,15 @@ export class ConnectionPool {
       headers: headersFor(target, throughProxy && proxy.username !== '' ? basicCredentials(proxy) : undefined)
     }
     for (;;) {
-      const connection = this.#take(key) ?? (await Connection.open(target, proxy, options.stallTimeout, options.signal))
-      const used = connection.exchanges > 0
+      const idle = this.#take(key)
+      const connection = idle ?? (await Connection.open(target, proxy, options.stallTimeout, options.signal))
       try {
         const end = await connection.exchange(exchange)
         if (!connection.closed) this.#keep(key, connection)
         return end
       } catch (error) {
         // A server may close an idle connection just as it is reused. That is not a failure of the request.
-        if (!used || connection.answered || options.signal.aborted) throw error
+        if (!idle || connection.answered || options.signal.aborted) throw error
       }
     }
   }
