@@ -57,30 +57,23 @@ function urlOf({ endpoint }: Pick<RpcWorker, 'endpoint'>, path: string): string 
   return `http://${endpoint.slice(0, colon)}:${Number(endpoint.slice(colon + 1)) + 1}${path}`
 }
 
-/** Returns the pools that the memory of a worker's devices belongs to. */
-export function listPools({ name, facts }: Pick<RpcWorker, 'name' | 'facts'>): string[] {
-  return facts.devices.map(device => (facts.devices.length === 1 ? name : `${name} ${device.name}`))
+/** Returns a worker's devices with the pools that their memory belongs to. */
+export function pooledDevices({ name, facts: { devices } }: Pick<RpcWorker, 'name' | 'facts'>) {
+  return devices.map(device => ({ ...device, pool: devices.length === 1 ? name : `${name} ${device.name}` }))
 }
 
 /** Lists the workers' devices that can hold layers, in llama.cpp's order: `RPC0`, `RPC1`, … */
 export function workerDevices(workers: readonly RpcWorker[]): (Device & { total: number })[] {
-  return workers.flatMap(worker => {
-    const pools = listPools(worker)
-    return worker.facts.devices.map(({ usable: budget, total }, at) => ({
-      pool: pools[at]!,
-      budget,
-      overhead: 0,
-      total
-    }))
-  })
+  const devices = workers.flatMap(pooledDevices)
+  return devices.map(({ pool, usable, total }) => ({ pool, budget: usable, overhead: 0, total }))
 }
 
 /** Renames llama.cpp's devices in a memory use to the pools of the workers. */
 export function inWorkerPools(use: MemoryUse, workers: readonly RpcWorker[] = []): MemoryUse {
-  const pools = workers.flatMap(listPools)
+  const pooled = workers.flatMap(pooledDevices)
   const named = Object.entries(use).map(([device, bytes]) => {
-    const number = /^RPC(\d+)$/.exec(device)?.[1]
-    return [(number !== undefined && pools[Number(number)]) || device, bytes]
+    const { pool = device } = pooled[Number(/^RPC(\d+)$/.exec(device)?.[1])] ?? {}
+    return [pool, bytes]
   })
   return Object.fromEntries(named)
 }
@@ -262,20 +255,17 @@ export function createRpcWorkers(
         } catch {
           // An unreachable worker is not a reason to unload anything, because a load asks again and reports the
           // problem. If nothing is in use there, the next check does not wait for it.
-          if (listPools(worker).some(pool => held[pool])) heard.set(worker.name, { worker, at: performance.now() })
+          if (pooledDevices(worker).some(({ pool }) => held[pool]))
+            heard.set(worker.name, { worker, at: performance.now() })
           else heard.delete(worker.name)
           return worker
         }
       })
     )
-    const rooms = all.flatMap(worker => {
-      const pools = listPools(worker)
-      return worker.facts.devices.map(({ usable, free }, at) => {
-        const pool = pools[at]!
-        return [pool, Math.min(usable, free + (held[pool] ?? 0))]
-      })
-    })
-    return Object.fromEntries(rooms)
+    const devices = all.flatMap(pooledDevices)
+    return Object.fromEntries(
+      devices.map(({ pool, usable, free }) => [pool, Math.min(usable, free + (held[pool] ?? 0))])
+    )
   }
 
   return { reach, reachFree, follow, budgets, close: async () => await agent?.destroy() }

@@ -12,8 +12,8 @@ import {
   buildMismatch,
   createRpcWorkers,
   inWorkerPools,
-  listPools,
   lostWorkerFailure,
+  pooledDevices,
   type RpcWorker,
   workerDevices
 } from '../../../runtimes/llama-server/rpc-workers.ts'
@@ -213,7 +213,8 @@ const two: RpcWorker[] = [
 ]
 
 t.test('layers are shared by free memory, workers first', async t => {
-  t.same(two.flatMap(listPools), ['a:50052 CUDA0', 'a:50052 CUDA1', 'b:50052'])
+  const pooled = two.flatMap(pooledDevices).map(({ pool }) => pool)
+  t.same(pooled, ['a:50052 CUDA0', 'a:50052 CUDA1', 'b:50052'])
   t.same(inWorkerPools({ RPC0: 1, RPC2: 3, CUDA0: 4, host: 5, RPC7: 6 }, two), {
     'a:50052 CUDA0': 1,
     'b:50052': 3,
@@ -245,7 +246,7 @@ t.test('a gateway estimates a distributed model and starts its engine', async t 
   const small = estimateFromMetadata(spec, { shape: undefined, size: GIB, loras: 0 }, place)
   t.ok(small.settled)
   t.ok(
-    two.flatMap(listPools).every(pool => (small.core[pool] ?? 0) > 0),
+    two.flatMap(pooledDevices).every(({ pool }) => (small.core[pool] ?? 0) > 0),
     'each worker has a part'
   )
   const bounds = { checkpoints: 1 }
