@@ -124,41 +124,37 @@ export function devicePools(
   gpus: readonly Gpu[],
   { limit, main }: { limit: number | undefined; main: readonly MatchedDevice[] }
 ) {
-  const matched = matchDevices(build.devices, gpus)
-  const nameOf = ({ device, gpu }: MatchedDevice) => {
-    if (gpu?.unifiedMemory || (gpu === undefined && build.kind === 'metal')) return 'host'
-    const same = gpu && main.find(other => other.gpu?.id === gpu.id)
-    return same?.device.id ?? device.id
-  }
-  const getTotal = ({ device, gpu }: MatchedDevice, now?: MemoryNow) =>
-    (gpu && now?.gpus[gpu.id]?.total) ?? gpu?.totalMemory ?? device.totalMemory
   const allowed = (total: number) => Math.min(limit ?? Number.POSITIVE_INFINITY, total - Math.min(MARGIN, total / 4))
-  const pools = new Map(matched.map(entry => [entry.device.id, nameOf(entry)]))
-  const known = matched.filter(entry => getTotal(entry) !== undefined)
+  const all = matchDevices(build.devices, gpus).map(({ device, gpu }) => {
+    const isShared = gpu?.unifiedMemory || (gpu === undefined && build.kind === 'metal')
+    const same = gpu && main.find(other => other.gpu?.id === gpu.id)
+    const pool = isShared ? 'host' : (same?.device.id ?? device.id)
+    return { id: device.id, gpu, pool, total: gpu?.totalMemory ?? device.totalMemory }
+  })
+  const known = all.flatMap(({ total, ...device }) => (total === undefined ? [] : [{ ...device, total }]))
   return {
     /** Returns the pool of a device. An unknown device is its own pool. */
-    getPool: (device: string) => pools.get(device) ?? device,
+    getPool: (device: string) => all.find(({ id }) => id === device)?.pool ?? device,
     /** Returns the bytes that engines may use of each pool except the machine's memory, given what they use now. */
     budgets(now: MemoryNow | undefined, used: MemoryUse): MemoryUse {
       const budgets: MemoryUse = {}
-      for (const entry of known) {
-        const pool = nameOf(entry)
+      for (const { gpu, pool, total } of known) {
         if (pool === 'host') continue
-        const free = entry.gpu && now?.gpus[entry.gpu.id]?.free
-        const most = free === undefined ? Number.POSITIVE_INFINITY : free + (used[pool] ?? 0)
-        budgets[pool] = Math.max(0, Math.floor(Math.min(allowed(getTotal(entry, now)!), most)))
+        const seen = gpu && now?.gpus[gpu.id]
+        const most = seen?.free === undefined ? Number.POSITIVE_INFINITY : seen.free + (used[pool] ?? 0)
+        budgets[pool] = Math.max(0, Math.floor(Math.min(allowed(seen?.total ?? total), most)))
       }
       return budgets
     },
     /** The devices as they would be without other engines. */
-    devices: known.map((entry): Device => {
-      return { pool: nameOf(entry), budget: allowed(getTotal(entry)!), overhead: OVERHEAD[build.kind] * MIB }
+    devices: known.map(({ pool, total }): Device => {
+      return { pool, budget: allowed(total), overhead: OVERHEAD[build.kind] * MIB }
     }),
     /** Bytes of each device to be left free, if configured. */
     margins:
-      limit === undefined || known.length < matched.length
+      limit === undefined || known.length < all.length
         ? undefined
-        : known.map(entry => Math.max(0, Math.floor(getTotal(entry)! - allowed(getTotal(entry)!))))
+        : known.map(({ total }) => Math.max(0, Math.floor(total - allowed(total))))
   }
 }
 
