@@ -82,15 +82,15 @@ export function choosePlacement<Slot extends SlotState>(
   free: Iterable<Slot>,
   { owner, trail, background, saved, exact, pace, restoreSpeed }: PlacedPrompt
 ): Placement<Slot> {
+  const byAge = [...free].sort((a, b) => a.usedAt - b.usedAt)
+  const oldest = byAge[0]!
+  const unused = oldest.usedAt === 0 ? oldest : undefined
+  const victim = unused ?? ((background && byAge.find(slot => slot.background)) || oldest)
   let continuing: Slot | undefined
   let similar: Slot | undefined
   let mostKept = 0
   let mostFound = 0
-  let oldest: Slot | undefined
-  let oldestBackground: Slot | undefined
   for (const slot of free) {
-    if (!oldest || slot.usedAt < oldest.usedAt) oldest = slot
-    if (slot.background && (!oldestBackground || slot.usedAt < oldestBackground.usedAt)) oldestBackground = slot
     if (slot.owner !== owner || !slot.trail) continue
     const common = commonLength(slot.trail, trail)
     if (common > mostKept && common >= KEPT_SHARE * slot.trail.length) {
@@ -102,8 +102,6 @@ export function choosePlacement<Slot extends SlotState>(
       mostFound = common
     }
   }
-  const unused = oldest!.usedAt === 0 ? oldest : undefined
-  const victim = unused ?? ((background && oldestBackground) || oldest!)
 
   const best = findBest(saved, trail, exact)
   if (best) {

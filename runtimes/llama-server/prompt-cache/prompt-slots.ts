@@ -123,11 +123,6 @@ export class PromptSlots {
     for (const { timer } of this.#slots) clearTimeout(timer)
   }
 
-  /** Returns the owner of a slot's prompt. Undefined if it is not known for sure. */
-  getOwner(slot: number): string | undefined {
-    return this.#slots[slot]?.owner
-  }
-
   /**
    * Takes a slot for one answer, and waits until one is free. If the prompt's conversation was saved, it is restored
    * first.
