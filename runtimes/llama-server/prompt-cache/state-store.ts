@@ -202,31 +202,27 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
     if (found?.size === state.bytes) states.set(state.id, state)
   }
 
-  /** Deletes everything in a folder of states that no record names. */
-  async function clean(root: string, isWanted: (folder: string, name: string) => boolean): Promise<void> {
-    for (const folder of (await readdir(root, { withFileTypes: true }).catch(whenMissing)) ?? []) {
-      if (folder.name === ORIGIN) continue
-      const path = join(root, folder.name)
-      const names = folder.isDirectory() ? await readdir(path) : []
-      const kept = names.filter(name => isWanted(folder.name, name))
-      if (kept.length === 0) await rm(path, { recursive: true, force: true })
-      else
-        for (const name of names) if (!kept.includes(name)) await rm(join(path, name), { recursive: true, force: true })
-    }
-  }
-
   for (const folder of budget === 0 ? [] : await namesIn(directory)) {
     for (const name of await namesIn(join(directory, folder))) {
       if (RECORD_NAME.test(name)) await load(folder, name)
     }
   }
+  // Everything that no record names is deleted.
   for (const tier of ['disk', 'memory'] as const) {
-    const isWanted = (folder: string, name: string) => {
-      const state = states.get(name.slice(0, 16))
-      if (!state || hash(state.variant) !== folder) return false
-      return name === `${state.id}.slot` ? state.tier === tier : tier === 'disk' && name === `${state.id}.json`
+    const root = roots[tier]
+    if (root === undefined) continue
+    for (const folder of (await readdir(root, { withFileTypes: true }).catch(whenMissing)) ?? []) {
+      if (folder.name === ORIGIN) continue
+      const path = join(root, folder.name)
+      const names = folder.isDirectory() ? await readdir(path) : []
+      const useless = names.filter(name => {
+        const state = states.get(name.slice(0, 16))
+        if (!state || hash(state.variant) !== folder.name) return true
+        return name === `${state.id}.slot` ? state.tier !== tier : tier !== 'disk' || name !== `${state.id}.json`
+      })
+      const paths = useless.length === names.length ? [path] : useless.map(name => join(path, name))
+      for (const each of paths) await rm(each, { recursive: true, force: true })
     }
-    if (roots[tier] !== undefined) await clean(roots[tier], isWanted)
   }
   if (states.size > 0) await Promise.all([makeRoom('memory', 0, ''), makeRoom('disk', 0, '')])
 
