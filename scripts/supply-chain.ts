@@ -115,6 +115,35 @@ const BUNDLED = [
   }
 ]
 
+/** Libraries that packages contain as WebAssembly, without their notices. */
+const COMPILED = [
+  {
+    name: 'LAME',
+    version: '3.100',
+    license: 'LGPL-2.0-or-later',
+    text: 'lame.txt',
+    why: 'in wasm-media-encoders, which writes MP3',
+    notice:
+      'Copyright the LAME project. Source: https://lame.sourceforge.io, built as https://github.com/arseneyr/wasm-media-encoders says. It is in a separate package, node_modules/wasm-media-encoders, which you may replace with your own build.'
+  },
+  {
+    name: 'libvorbis',
+    version: undefined,
+    license: 'BSD-3-Clause',
+    text: 'libvorbis.txt',
+    why: 'with libogg in wasm-media-encoders, unused',
+    notice: ''
+  },
+  {
+    name: 'libopus',
+    version: undefined,
+    license: 'BSD-3-Clause',
+    text: 'libopus.txt',
+    why: 'in @evan/opus, which writes and reads Opus',
+    notice: ''
+  }
+]
+
 const readJson = (...path: string[]) => JSON.parse(readFileSync(join(packageRoot, ...path), 'utf8'))
 
 function bundled() {
@@ -163,6 +192,14 @@ export function renderBillOfMaterials(): string {
         version,
         description: why,
         purl: toPurl({ name, version }),
+        licenses: licenses(license)
+      })),
+      ...COMPILED.map(({ name, version, license, why }) => ({
+        'bom-ref': name,
+        type: 'library',
+        name,
+        ...(version !== undefined && { version }),
+        description: why,
         licenses: licenses(license)
       })),
       ...pagePackages(lock).map(({ name, version, license }) => ({
@@ -231,5 +268,10 @@ export function renderNotices(): string {
     ({ name, version, license, why, notice }) =>
       `\n## ${name} ${version} (${license})\n\nIn the package: ${why}. ${notice}\n`
   )
-  return [INTRODUCTION, ...inside, ...parts].join('')
+  const compiled = COMPILED.map(({ name, version, license, text, why, notice }) => {
+    const lines = readFileSync(join(packageRoot, 'packaging', 'notices', text), 'utf8').trim().split('\n')
+    const indented = lines.map(line => (line.trim() === '' ? '' : `    ${line.trimEnd()}`)).join('\n')
+    return `\n## ${[name, version].join(' ').trim()} (${license})\n\nCompiled ${why}. ${notice}`.trimEnd() + `\n\n${indented}\n`
+  })
+  return [INTRODUCTION, ...inside, ...compiled, ...parts].join('')
 }
