@@ -15,7 +15,8 @@ const ENTRIES = {
   'digest-worker': 'plugins/models/download/transfer/digest-worker.ts',
   'transfer-worker': 'plugins/models/download/transfer/transfer-worker.ts',
   'pdf-worker': 'core/answers/pdf-worker.ts',
-  'webp-worker': 'core/answers/webp-worker.ts'
+  'webp-worker': 'core/answers/webp-worker.ts',
+  'sound-worker': 'core/answers/sound-worker.ts'
 }
 
 /**
@@ -25,6 +26,9 @@ const ENTRIES = {
 const SEPARATE = [
   'ioredis',
   '@embedpdf/pdfium',
+  '@evan/opus',
+  // Contains LAME, which users may replace, as the LGPL says.
+  'wasm-media-encoders',
   '@jsquash/webp',
   '@opentelemetry/*',
   '@fastify/fast-json-stringify-compiler'

@@ -269,9 +269,12 @@ export function renderNotices(): string {
       `\n## ${name} ${version} (${license})\n\nIn the package: ${why}. ${notice}\n`
   )
   const compiled = COMPILED.map(({ name, version, license, text, why, notice }) => {
-    const lines = readFileSync(join(packageRoot, 'packaging', 'notices', text), 'utf8').trim().split('\n')
+    const lines = readFileSync(join(packageRoot, 'packaging', 'notices', text), 'utf8')
+      .trimEnd()
+      .split('\n')
     const indented = lines.map(line => (line.trim() === '' ? '' : `    ${line.trimEnd()}`)).join('\n')
-    return `\n## ${[name, version].join(' ').trim()} (${license})\n\nCompiled ${why}. ${notice}`.trimEnd() + `\n\n${indented}\n`
+    const about = `Compiled ${why}. ${notice}`.trim()
+    return `\n## ${[name, version].join(' ').trim()} (${license})\n\n${about}\n\n${indented}\n`
   })
   return [INTRODUCTION, ...inside, ...compiled, ...parts].join('')
 }

@@ -37,8 +37,8 @@ export async function say(context: CommandContext, words: string[], options: Say
   const { stdin, stdout } = process
   const { model, voice, speed, output } = options
   const response_format = output === undefined ? 'wav' : extname(output).slice(1).toLowerCase()
-  if (!['wav', 'mp3', 'pcm'].includes(response_format) || (output === undefined && stdout.isTTY)) {
-    throw misuse('Add -o and the name of a sound file that ends with .wav, .mp3 or .pcm.')
+  if (!['wav', 'mp3', 'opus', 'flac', 'pcm'].includes(response_format) || (output === undefined && stdout.isTTY)) {
+    throw misuse('Add -o and the name of a sound file that ends with .wav, .mp3, .opus, .flac or .pcm.')
   }
   const input = words.length > 0 || stdin.isTTY ? words.join(' ') : (await stdin.setEncoding('utf8').toArray()).join('')
   if (input.trim() === '') throw misuse('There is no text. Add one, or pipe one in.')

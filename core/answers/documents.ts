@@ -9,7 +9,7 @@ import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
 import { FileReader, type PdfText, type ReadFault } from './file-reader.ts'
-import { type FilePart, joinTexts } from './media-parts.ts'
+import { type FilePart, joinTexts, SOUNDS } from './media-parts.ts'
 
 const files = new FileReader()
 
@@ -57,6 +57,7 @@ const SCANNED = unsupported(
 
 const READ_FAULTS: Record<ReadFault['fault'], (limits: Limits['read']) => Fault> = {
   encrypted: () => invalid('it needs a password', 'Send a copy without a password.'),
+  codec: () => invalid('it does not contain Opus', `Send ${SOUNDS}.`),
   damaged: () => invalid('it is damaged', 'Check that other programs can open it.'),
   memory: ({ memory }) => over(`it needs more than ${formatBytes(memory)} of memory to be read`, 'document_memory'),
   slow: ({ time }) => over(`reading it takes longer than ${time / 1000} s`, 'document_time')
@@ -71,7 +72,9 @@ interface Source {
   load(): Buffer | Promise<Buffer>
 }
 
-/** A document's text, or an image as a data URL, and what was left out because of limits. */
+type Part = { type: string; input_audio?: { data: string; format: string } } & Record<string, unknown>
+
+/** A document's text, an image as a data URL or a sound in base64, and what was left out because of limits. */
 interface Text {
   text: string
   pages?: number
@@ -79,8 +82,7 @@ interface Text {
 }
 
 /**
- * Replaces the documents in chat messages by their text, and WebP images by PNG, because engines cannot decode WebP
- * without another program. A file that cannot be used fails the request if it is in the newest user message. Anywhere
+ * Replaces the documents in chat messages by their text, and what engines cannot decode: WebP by PNG, and Opus by WAV. A file that cannot be used fails the request if it is in the newest user message. Anywhere
  * else a sentence tells the model, because every later request of the conversation would fail otherwise.
  * @throws CorralError with the file's place as `param`, `too_busy`; the reason of the signal
  */
@@ -91,8 +93,10 @@ export async function withReadFiles<Body extends EngineFields>(
   signal: AbortSignal
 ): Promise<Body> {
   if (!hasFiles(body)) return body
+  // A recording to transcribe.
+  if (isFile(body.audio)) return merged(body, { audio: (await readable(body.audio)).input_audio?.data }) as Body
   const read: unknown[] = []
-  for (const message of body.messages) read.push(hasFile(message) ? await withTexts(message) : message)
+  for (const message of body.messages as unknown[]) read.push(hasFile(message) ? await withTexts(message) : message)
   return merged(body, { messages: read }) as Body
 
   async function withTexts(message: { content: unknown[] }): Promise<unknown> {
@@ -101,27 +105,26 @@ export async function withReadFiles<Body extends EngineFields>(
     return merged(message, { content: joinTexts(parts) })
   }
 
-  async function readable({ isImage, file, param }: FilePart): Promise<object> {
+  async function readable(given: FilePart): Promise<Part> {
+    const { kind = 'document', file, param } = given
     const source = findSource(file, reply)
     const read = isFault(source)
       ? source
-      : await (isImage ? readImage : readDocument)(source, readLimits(limits), reply.request.caller.turn, signal).catch(
-          error => {
-            if (isSystemError(error, 'ENOENT')) return FILE_GONE
-            throw error
-          }
-        )
+      : await READERS[kind](source, readLimits(limits), reply.request.caller.turn, signal).catch(error => {
+          if (isSystemError(error, 'ENOENT')) return FILE_GONE
+          throw error
+        })
     const fault = isFault(read) ? read : read.cut
-    const what = isImage ? 'image' : 'document'
     if (fault && param !== undefined) {
       const { code, because, advice } = fault
-      throw new CorralError(code, `The ${what} "${param}" cannot be used: ${because}. ${advice}`, { param })
+      throw new CorralError(code, `The ${kind} "${param}" cannot be used: ${because}. ${advice}`, { param })
     }
     const name = displayName('name' in source ? source.name : file.filename)
-    const text = isFault(read) ? `[The ${what}${name && ` "${name}"`} was left out here: ${read.because}.]` : read.text
+    const text = isFault(read) ? `[The ${kind}${name && ` "${name}"`} was left out here: ${read.because}.]` : read.text
     reply.server.bodyMemory.take(reply.request, text.length)
     if (isFault(read)) return { type: 'text', text }
-    if (isImage) return { type: 'image_url', image_url: { url: text } }
+    if (kind === 'image') return { type: 'image_url', image_url: { url: text } }
+    if (kind === 'sound') return { type: 'input_audio', input_audio: { data: text, format: 'wav' } }
     const attributes = `${name && ` name="${name}"`}${read.pages === undefined ? '' : ` pages="${read.pages}"`}`
     const note = read.cut ? `[${read.cut.note}]\n` : ''
     return { type: 'text', text: `<document${attributes}>\n${text}\n${note}</document>` }
@@ -131,8 +134,8 @@ export async function withReadFiles<Body extends EngineFields>(
 const isFault = (value: object): value is Fault => 'because' in value
 const isFile = (part: unknown): part is FilePart => isObject(part) && part.type === 'file'
 /** Whether `withReadFiles` changes a request. */
-export const hasFiles = <Body extends EngineFields>(body: Body | undefined): body is Body & { messages: unknown[] } =>
-  Array.isArray(body?.messages) && body.messages.some(hasFile)
+export const hasFiles = (body: EngineFields | undefined): boolean =>
+  isFile(body?.audio) || (Array.isArray(body?.messages) && body.messages.some(hasFile))
 const hasFile = (message: unknown): message is { content: unknown[] } =>
   isObject(message) && Array.isArray(message.content) && message.content.some(isFile)
 
@@ -199,6 +202,18 @@ async function readImage(
   return 'fault' in read ? READ_FAULTS[read.fault](limits) : { text: `data:image/png;base64,${read.png}` }
 }
 
+async function readSound(
+  source: Source,
+  { read: limits }: Limits,
+  client: string,
+  signal: AbortSignal
+): Promise<Text | Fault> {
+  const read = await files.read('sound', source.id(), source.load, limits, client, signal)
+  if ('fault' in read) return READ_FAULTS[read.fault](limits)
+  const { buffer, byteOffset, length } = read.wav
+  return { text: Buffer.from(buffer, byteOffset, length).toString('base64') }
+}
+
 async function readDocument(
   source: Source,
   { size, read: limits }: Limits,
@@ -220,6 +235,8 @@ async function readDocument(
   if (text.length <= limits.maxCharacters) return { text }
   return { text: text.slice(0, limits.maxCharacters).replace(/\p{Cs}$/u, ''), cut: tooLong(limits) }
 }
+
+const READERS = { document: readDocument, image: readImage, sound: readSound }
 
 /** Decodes text in UTF-8, or in UTF-16 with a byte order mark. Returns undefined if it is not text. */
 function decodeText(bytes: Buffer): string | undefined {

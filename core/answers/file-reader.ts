@@ -3,7 +3,7 @@ import { Worker } from 'node:worker_threads'
 import { isSystemError } from '../errors.ts'
 import { abortAfter, untilAborted } from '../system/abort-signals.ts'
 
-export type ReadFault = { fault: 'encrypted' | 'damaged' | 'memory' | 'slow' }
+export type ReadFault = { fault: 'encrypted' | 'damaged' | 'codec' | 'memory' | 'slow' }
 /** The text of a PDF by page. Pages and characters over their limits are left out. */
 export type PdfText = { pages: number; texts: string[] }
 
@@ -19,17 +19,18 @@ export interface ReadLimits {
 
 export type ReadJob = Omit<ReadLimits, 'time'> & { bytes: Uint8Array }
 
-/** The result for each kind of file: the text of a PDF, and a PNG in base64 for a WebP. */
+/** The result for each kind of file: the text of a PDF, a PNG in base64 for a WebP, and a WAV for a sound in Opus. */
 interface Results {
   pdf: PdfText
   webp: { png: string }
+  sound: { wav: Uint8Array }
 }
 type Result = Results[keyof Results] | ReadFault
 
 /** Files that are read at the same time, each in a thread. */
 const MAX_WORKERS = 2
 const MAX_HEAP_MB = 64
-/** Characters of all cached results. */
+/** Characters and bytes of all cached results. */
 const MAX_CACHED = 32 * 2 ** 20
 
 /**
@@ -108,10 +109,10 @@ export class FileReader {
   }
 }
 
-/** The characters of a result. Results without any count too, so that their number is limited. */
+/** The characters or bytes of a result. Results without any count too, so that their number is limited. */
 function cost(result: Result): number {
-  const texts = 'texts' in result ? result.texts : 'png' in result ? [result.png] : []
-  return texts.reduce((sum, { length }) => sum + length, 1000)
+  const contents: { length: number }[] = 'texts' in result ? result.texts : Object.values(result)
+  return contents.reduce((sum, { length }) => sum + length, 1000)
 }
 
 async function readInWorker(

@@ -20,12 +20,13 @@ const IMAGE: Medium = {
   formats: /^(\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF.{4}WEBP)/s,
   names: 'PNG, JPEG, GIF, BMP or WebP'
 }
+export const SOUNDS = 'WAV, MP3 or FLAC, or Opus in Ogg or WebM'
 const SOUND: Medium = {
   capability: 'audio',
   plural: 'sounds',
   one: 'a sound',
-  formats: /^(RIFF.{4}WAVE|ID3|\xff[\xe0-\xff]|fLaC)/s,
-  names: 'WAV, MP3 or FLAC'
+  formats: /^(RIFF.{4}WAVE|ID3|\xff[\xe0-\xff]|fLaC|OggS|.E\xdf\xa3)/s,
+  names: SOUNDS
 }
 const VIDEO: Medium = {
   plural: 'videos',
@@ -57,10 +58,11 @@ export type Place = (message: number, part: number) => string | undefined
 
 const inContent: Place = (message, part) => `messages[${message}].content[${part}]`
 
-/** A file in a message that engines cannot read. `withReadFiles` replaces a document by its text, and a WebP by a PNG. */
+/** A file that engines cannot read. `withReadFiles` replaces documents by their text, WebP by PNG, and Opus by WAV. */
 export interface FilePart {
   type: 'file'
-  isImage?: boolean
+  /** A document if absent. */
+  kind?: 'image' | 'sound'
   file: { file_data?: unknown; file_id?: unknown; file_url?: unknown; filename?: unknown }
   /** Its place in the request if the request fails when the file cannot be used. */
   param: string | undefined
@@ -101,8 +103,9 @@ export function withUsableMedia<T extends Fields>(
     const blind = typeof projector === 'string' ? undefined : capabilityFault(variant, medium, projector === null)
     const data = dataOf(part, fields)
     const fault = blind ?? dataFault(data, medium, plain)
-    if (!fault && medium === IMAGE && isWebp(data)) {
-      return { type: 'file', isImage: true, file: { file_data: data }, param } satisfies FilePart
+    const decoded = DECODED.find(each => each.medium === medium && each.mark.test(headOf(data)))
+    if (!fault && decoded) {
+      return { type: 'file', kind: decoded.kind, file: { file_data: data }, param } satisfies FilePart
     }
     if (!fault) {
       places.set(part, { param, one: medium.one })
@@ -131,8 +134,14 @@ const lost = ({ one }: Pick<Medium, 'one'>, why = 'its data cannot be used') => 
 })
 export const lostMedium = (part: object) => lost(places.get(part)!)
 
-const isWebp = (data: unknown) =>
-  Buffer.from(String(data).replace(DATA_URL, '').slice(0, 16), 'base64').includes('WEBP')
+const headOf = (data: unknown) =>
+  Buffer.from(String(data).replace(DATA_URL, '').slice(0, 16), 'base64').toString('latin1')
+
+/** What corral decodes for engines, by the first bytes. */
+const DECODED = [
+  { medium: IMAGE, kind: 'image', mark: /^RIFF.{4}WEBP/s },
+  { medium: SOUND, kind: 'sound', mark: /^(OggS|.E\xdf\xa3)/ }
+] as const
 
 /**
  * Returns the base64 of an image, which may be given as a data URL.

@@ -10,7 +10,7 @@ import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { type SpeechTools, speechTools } from '../support/speech/speech-tools.ts'
 
 // Programs are installed at first, and the recognizer is slow beside other tests.
-t.setTimeout(1_800_000)
+t.setTimeout(3_600_000)
 
 /* Real voices and recognizers: piper speaks, and whisper.cpp writes down what it hears. */
 
@@ -172,6 +172,22 @@ t.test('speech', { skip: typeof tools === 'string' && tools }, async t => {
     const mp3 = await speak({ input: two, response_format: undefined })
     t.match(mp3, { status: 200, type: 'audio/mpeg' })
     t.match((await transcribe(mp3.bytes)).body, { text: /doctor.*swim/s }, 'the recognizer reads MP3')
+    for (const [response_format, sent, mark] of [
+      ['opus', 'audio/ogg', 'OggS'],
+      ['flac', 'audio/flac', 'fLaC']
+    ] as const) {
+      const sound = await speak({ input: two, response_format })
+      t.match(sound, { status: 200, type: sent })
+      t.equal(sound.bytes.toString('latin1', 0, 4), mark)
+      t.ok(sound.bytes.length < 0.7 * wav.bytes.length, `${sound.bytes.length} bytes as ${response_format}`)
+      const { status, body } = await transcribe(sound.bytes, { response_format: 'verbose_json' })
+      t.match(
+        { status, body },
+        { status: 200, body: { text: /doctor.*swim/s } },
+        `the recognizer hears ${response_format}`
+      )
+      t.ok(Math.abs(body.duration - seconds) < 0.3 * seconds, `${body.duration} s`)
+    }
     const fast = await speak({ input: two, speed: 2 })
     t.ok(fast.bytes.length < 0.75 * wav.bytes.length, 'faster')
     const asked = { model: VOICE, input: two, voice: 'alloy', stream_format: 'sse', response_format: 'pcm' }
@@ -194,7 +210,7 @@ t.test('speech', { skip: typeof tools === 'string' && tools }, async t => {
       ],
       ['speech', { model: VOICE, input: ' ' }, { param: 'input' }],
       ['speech', { model: VOICE, input: 'x'.repeat(40_000) }, { param: 'input', message: /32768/ }],
-      ['speech', { model: VOICE, input: 'x', response_format: 'opus' }, { param: 'response_format', message: /mp3/ }],
+      ['speech', { model: VOICE, input: 'x', response_format: 'aac' }, { param: 'response_format', message: /opus/ }],
       ['speech', { model: RECOGNIZER, input: 'x' }, { param: 'model', message: /cannot speak/ }],
       ['transcriptions', { model: VOICE, file: bytes.toString('base64') }, { param: 'file' }],
       [
@@ -262,8 +278,14 @@ t.test('speech', { skip: typeof tools === 'string' && tools }, async t => {
     const heard = run('transcribe', file)
     t.equal(heard.status, 0, heard.stderr)
     t.ok(matches(wordsOf(SENTENCES[0]!), wordsOf(heard.stdout)) >= 10, heard.stdout)
+    const small = join(folder, 'out.opus')
+    t.match(run('say', 'Hello.', '-o', small), { status: 0 })
+    t.equal(readFileSync(small, 'latin1').slice(0, 4), 'OggS')
     t.match(run('transcribe', file, '--format', 'srt').stdout, /^1\n00:00:0/)
-    t.match(run('say', 'x', '-o', join(folder, 'x.doc')), { status: 2, stderr: /\.wav, \.mp3 or \.pcm/ })
+    t.match(run('say', 'x', '-o', join(folder, 'x.doc')), {
+      status: 2,
+      stderr: /\.wav, \.mp3, \.opus, \.flac or \.pcm/
+    })
     t.match(run('say', 'x', '--voice', 'nobody', '-o', file), { status: 1, stderr: /no voice "nobody"/ })
     writeFileSync(file, 'no sound')
     t.match(run('transcribe', file), { status: 1, stderr: /WAV, MP3 or FLAC/ })

@@ -22,6 +22,43 @@ function wavLength(file: Buffer): number {
   return bytesPerSecond > 0 ? (file.length - data - 8) / bytesPerSecond : 0
 }
 
+/**
+ * Writes the length into a FLAC file whose encoder did not know it, because decoders read as many samples as it says.
+ * @returns whether the file was changed
+ */
+export function fillFlacLength(file: Buffer): boolean {
+  if (file.length < 42 || file.toString('latin1', 0, 4) !== 'fLaC' || flacLength(file) !== 0) return false
+  const samples = flacSamples(file)
+  file[21] = (file[21]! & 0xf0) | (Math.floor(samples / 2 ** 32) & 15)
+  file.writeUInt32BE(samples % 2 ** 32, 22)
+  return samples > 0
+}
+
+/** Adds up the frames, which begin with 15 fixed bits and a header like that of the first one. */
+function flacSamples(file: Buffer): number {
+  let [samples, format] = [0, -1]
+  for (let at = file.indexOf(0xff, 42); at !== -1 && at + 16 < file.length; at = file.indexOf(0xff, at + 1)) {
+    const sizes = file[at + 2]!
+    if ((file[at + 1]! & 0xfe) !== 0xf8 || (format !== -1 && file[at + 3] !== format)) continue
+    const code = sizes >> 4
+    // The number of the frame is written like a character in UTF-8.
+    const after = at + 4 + Math.max(1, Math.clz32(~(file[at + 4]! << 24)))
+    const wide = code === 6 ? 1 : code === 7 ? 2 : 0
+    const end = after + wide + ([0, 1, 2, 2][Math.max(0, (sizes & 15) - 11)] ?? 0)
+    let crc = 0
+    for (let part = at; part < end; part++) {
+      crc ^= file[part]!
+      for (let bit = 0; bit < 8; bit++) crc = ((crc << 1) ^ (crc & 0x80 ? 0x07 : 0)) & 0xff
+    }
+    if (crc !== file[end]) continue
+    format = file[at + 3]!
+    if (wide > 0) samples += file.readUIntBE(after, wide) + 1
+    else samples += code === 1 ? 192 : code < 6 ? 576 << (code - 2) : 256 << (code - 8)
+    at = end
+  }
+  return samples
+}
+
 /** The first block, STREAMINFO, has the sample rate in 20 bits, and the number of samples in 36. */
 function flacLength(file: Buffer): number {
   if (file.length < 26) return 0

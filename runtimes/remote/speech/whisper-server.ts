@@ -1,7 +1,7 @@
 import type { AnswerSink, Delta, EngineFields, Operations } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
 import LANGUAGES from './languages.json' with { type: 'json' }
-import { soundLength } from './sound-length.ts'
+import { fillFlacLength, soundLength } from './sound-length.ts'
 
 export const WHISPER_ARGUMENTS = [
   ...['--host', '127.0.0.1', '--port', '{port}', '--model', '{model}'],
@@ -16,8 +16,9 @@ const POSITIONS_PER_SECOND = 50
 /** The calls of whisper.cpp's server, which answers like OpenAI's API, with words of tokens. */
 export function whisperCalls({ transcribe, translate }: Operations): Operations {
   const improved = (call: Operations['transcribe']) => async (request: EngineFields, sink: AnswerSink) => {
-    const audio = String(request.audio)
-    requireShort(soundLength(Buffer.from(audio, 'base64')))
+    const file = Buffer.from(String(request.audio), 'base64')
+    const audio = fillFlacLength(file) ? file.toString('base64') : String(request.audio)
+    requireShort(soundLength(file))
     let tokens = 0
     const toOpenai = (delta: Delta): Delta => {
       const { segment, duration } = delta.json ?? {}

@@ -121,8 +121,9 @@ export async function transcribe(
   if (isRecognizer && !capabilities.includes(task)) throw unsupportedOperation(`Model "${variant.publicName}"`, task)
   const fields = transcriptionFields(request.body, task, isRecognizer)
   const part = { type: 'input_audio', input_audio: { data: fields.audio } }
-  withUsableMedia([{ content: [part] }], variant, settings.engine, () => 'file')
-  const body = { ...(isRecognizer ? options.sampling : sampling), ...fields }
+  const [usable] = withUsableMedia([{ content: [part] as unknown[] }], variant, settings.engine, () => 'file')
+  const [heard] = usable!.content
+  const body = { ...(isRecognizer ? options.sampling : sampling), ...fields, ...(heard !== part && { audio: heard }) }
   const operation = isRecognizer ? task : 'transcribe'
   const question: Question = { operation, body, lease, variant, overflow: 'error' }
   if (!stream) {

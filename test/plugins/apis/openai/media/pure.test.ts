@@ -1,11 +1,13 @@
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Fastify from 'fastify'
 import t from 'tap'
 import { imageSize, type Place, withUsableMedia } from '../../../../../core/answers/media-parts.ts'
+import { decodeOpus } from '../../../../../core/answers/opus-sound.ts'
 import type { EngineMode } from '../../../../../core/contracts/engines.ts'
 import type { Capability } from '../../../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../../../core/contracts/storage.ts'
+import { packageRoot } from '../../../../../core/system/package-info.ts'
 import { acceptForms } from '../../../../../plugins/apis/openai/media/form-body.ts'
 import { TranscriptionRequest, transcriptionFields } from '../../../../../plugins/apis/openai/media/routes.ts'
 import { openSoundEncoder, type SoundFormat } from '../../../../../plugins/apis/openai/media/sound-format.ts'
@@ -14,7 +16,7 @@ import { readModelFiles } from '../../../../../plugins/models/storage/model-file
 import { launchSpec } from '../../../../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../../../../runtimes/llama-server/provider.ts'
 import { isCacheFault, requestError } from '../../../../../runtimes/llama-server/request-error.ts'
-import { soundLength } from '../../../../../runtimes/remote/speech/sound-length.ts'
+import { fillFlacLength, soundLength } from '../../../../../runtimes/remote/speech/sound-length.ts'
 import { safetensorsBytes } from '../../../../support/gguf-writer.ts'
 import { sourceAt } from '../../../models/storage/support.ts'
 import { refusal as refused, variantOf as storedVariant, testEngines } from '../support.ts'
@@ -243,6 +245,60 @@ t.test('the OpenAI API writes transcripts with times in every format', async t =
   t.equal(new Transcript().verbose('transcribe', []).duration, 0)
 })
 
+/** Returns how much samples of 16 bits resemble others with another rate: 1 if they have the same shape. */
+function likeness(one: Buffer, other: Buffer, rates: number): number {
+  let [both, ones, others] = [0, 0, 0]
+  for (let at = 0; 2 * at + 1 < one.length && 2 * Math.ceil(at * rates) + 1 < other.length; at++) {
+    const before = Math.floor(at * rates)
+    const [y, after] = [other.readInt16LE(2 * before), other.readInt16LE(2 * Math.ceil(at * rates))]
+    const [x, z] = [one.readInt16LE(2 * at), y + (after - y) * (at * rates - before)]
+    both += x * z
+    ones += x * x
+    others += z * z
+  }
+  return both / Math.sqrt(ones * others)
+}
+
+/** Decodes FLAC as corral writes it: one channel, fixed predictors, 4096 samples in all frames but the last. */
+function decodeFlac(file: Buffer): Buffer {
+  let at = 42 * 8
+  const read = (bits: number) => {
+    let value = 0
+    for (; bits > 0; bits--, at++) value = value * 2 + ((file[at >> 3]! >> (7 - (at & 7))) & 1)
+    return value
+  }
+  const signed = (value: number) => (value >= 2 ** 15 ? value - 2 ** 16 : value)
+  const samples: number[] = []
+  while (at < file.length * 8) {
+    t.equal(read(16), 0xfff8)
+    const isWhole = read(8) === 0xc0
+    t.equal(read(8), 0x08)
+    at += 8
+    const block = isWhole ? 4096 : read(16) + 1
+    at += 8
+    const order = (read(8) >> 1) - 8
+    const frame = Array.from({ length: order }, () => signed(read(16)))
+    t.equal(read(2), 0)
+    const partitions = 2 ** read(4)
+    for (let partition = 0; partition < partitions; partition++) {
+      const low = read(4)
+      for (let left = block / partitions - (partition === 0 ? order : 0); left > 0; left--) {
+        let high = 0
+        while (read(1) === 0) high++
+        const folded = high * 2 ** low + read(low)
+        const [a = 0, b = 0, c = 0, d = 0] = frame.slice(-4).reverse()
+        const predicted = [0, a, 2 * a - b, 3 * a - 3 * b + c, 4 * a - 6 * b + 4 * c - d][order]!
+        frame.push(predicted + (folded % 2 ? -(folded + 1) / 2 : folded / 2))
+      }
+    }
+    at = Math.ceil(at / 8) * 8 + 16
+    samples.push(...frame)
+  }
+  const bytes = Buffer.alloc(2 * samples.length)
+  for (const [at, sample] of samples.entries()) bytes.writeInt16LE(sample, 2 * at)
+  return bytes
+}
+
 t.test('the OpenAI API encodes speech', async t => {
   const tone = Buffer.alloc(2 * 22_050)
   for (let at = 0; at < 22_050; at++) tone.writeInt16LE(Math.round(8000 * Math.sin(at / 10)), 2 * at)
@@ -253,7 +309,7 @@ t.test('the OpenAI API encodes speech', async t => {
     const pieces = ends.map((end, at) => encoder.add({ bytes: tone.subarray(ends[at - 1] ?? 0, end), type }))
     return Buffer.concat([...pieces, encoder.end()])
   }
-  for (const format of ['wav', 'pcm'] as const) {
+  for (const format of ['wav', 'pcm', 'flac'] as const) {
     const whole = await encoded(format, [])
     t.ok((await encoded(format, [1, 4001, 30_000])).equals(whole), `${format} in pieces`)
   }
@@ -268,10 +324,69 @@ t.test('the OpenAI API encodes speech', async t => {
   t.ok(Math.abs(pcm.readInt16LE(2 * 12_000) - tone.readInt16LE(2 * 11_025)) < 100, 'the same tone')
   const mp3 = await encoded('mp3', [999])
   t.ok(Math.abs(soundLength(mp3)! - 1) < 0.15, `${soundLength(mp3)} s`)
+  const flac = await encoded('flac', [999])
+  t.ok(flac.length < 0.7 * tone.length, `${flac.length} bytes`)
+  t.ok(decodeFlac(flac).equals(tone), 'nothing is lost')
+  const noise = Buffer.from(Array.from({ length: 9000 }, (_, at) => (at * at * 7919) >> 5))
+  const noisy = await openSoundEncoder('flac')
+  const made = Buffer.concat([noisy.add({ bytes: noise, type }), noisy.end()])
+  t.ok(decodeFlac(made).equals(noise), 'noise that no predictor predicts')
+  t.equal(soundLength(flac), undefined, 'the length was not known when the stream began')
+  t.ok(fillFlacLength(flac))
+  t.equal(soundLength(flac), 1)
+  const opus = await encoded('opus', [999])
+  t.ok(opus.length < 0.3 * tone.length, `${opus.length} bytes`)
+  t.match(opus.toString('latin1'), /^OggS.*OpusHead.*OggS.*OpusTags.*OggS/s)
+  const heard = decodeOpus(opus, 2 ** 20)
+  t.ok('wav' in heard)
+  const wave = Buffer.from((heard as { wav: Uint8Array }).wav)
+  t.ok(Math.abs(soundLength(wave)! - 1) < 0.03, `${soundLength(wave)} s`)
+  t.ok(likeness(wave.subarray(44), tone, 22_050 / 16_000) > 0.99, 'the same tone')
   const strange = await openSoundEncoder('wav')
   t.throws(() => strange.add({ bytes: tone, type: 'audio/mpeg' }), { code: 'engine_crashed' })
-  t.equal((await openSoundEncoder('mp3')).end().length, 0, 'nothing was said')
+  for (const format of ['mp3', 'opus', 'flac'] as const) {
+    t.equal((await openSoundEncoder(format)).end().length, 0, `nothing was said in ${format}`)
+  }
 })
+
+t.test('recordings in Opus are decoded within limits', async t => {
+  const tone = (rate: number) => Math.sin((2 * Math.PI * 440 * rate) / 16_000)
+  for (const name of ['tone-440.webm', 'tone-440-live.webm']) {
+    const file = readFileSync(join(packageRoot, 'test', 'fixtures', 'sounds', name))
+    const heard = decodeOpus(file, 2 ** 20)
+    t.ok('wav' in heard, name)
+    const wav = Buffer.from((heard as { wav: Uint8Array }).wav)
+    t.equal(wav.readUInt32LE(24), 16_000)
+    t.ok(Math.abs(soundLength(wav)! - 0.5) < 0.03, `${soundLength(wav)} s`)
+    // The phase is the encoder's, so both parts of the frequency are compared.
+    const part = (shift: number) => {
+      const wave = Buffer.alloc(wav.length - 44)
+      for (let at = 0; at < wave.length / 2; at++) wave.writeInt16LE(Math.round(4000 * tone(at + shift)), 2 * at)
+      return likeness(wav.subarray(44), wave, 1)
+    }
+    t.ok(Math.hypot(part(0), part(16_000 / 440 / 4)) > 0.95, 'the same tone')
+    t.same(decodeOpus(file, 1000), { fault: 'memory' }, 'more than the limit')
+    t.ok('wav' in decodeOpus(file.subarray(0, file.length - 100), 2 ** 20), 'a truncated recording')
+    for (let length = 0; length < 600; length += 7) decodeOpus(file.subarray(0, length), 2 ** 20)
+  }
+  const other = await openSoundEncoder('opus')
+  const type = 'audio/pcm;rate=16000'
+  const sound = Buffer.concat([other.add({ bytes: Buffer.alloc(32_000), type }), other.end()])
+  const vorbis = Buffer.from(sound.toString('latin1').replace('OpusHead', '\x01vorbis '), 'latin1')
+  t.same(decodeOpus(vorbis, 2 ** 20), { fault: 'codec' })
+  // Each packet of two bytes says that it has 48 frames of 60 ms.
+  const bomb = Buffer.concat([sound.subarray(0, 27 + 1 + 19 + 27 + 1 + 22), bombPage(255, sound.readUInt32LE(14))])
+  t.same(decodeOpus(bomb, 2 ** 20), { fault: 'memory' })
+})
+
+function bombPage(packets: number, serial: number): Buffer {
+  const header = Buffer.alloc(27)
+  header.write('OggS')
+  header.writeUInt32LE(serial, 14)
+  header[26] = packets
+  const body = Buffer.from(Array.from({ length: packets }, () => [0x1b, 48]).flat())
+  return Buffer.concat([header, Buffer.alloc(packets, 2), body])
+}
 
 t.test('the OpenAI API detects the pooling of a sentence-transformers folder', async t => {
   const modules = [

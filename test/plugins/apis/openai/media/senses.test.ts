@@ -2,6 +2,8 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import OpenAI, { toFile } from 'openai'
 import t from 'tap'
+import { openSoundEncoder, type SoundFormat } from '../../../../../plugins/apis/openai/media/sound-format.ts'
+import { fillFlacLength } from '../../../../../runtimes/remote/speech/sound-length.ts'
 import { DEMO, startCorral, until } from '../../../../support/corral.ts'
 import { hugePngBytes, importModels, MODELS, pngBytes, WEBP, wavBytes, writeModels } from './support.ts'
 
@@ -213,6 +215,42 @@ t.test('the OpenAI API transcribes and translates audio', async t => {
   form.append('file', new Blob([wavBytes(240)]), 'longer.wav')
   const tooLong = await fetch(`${corral.url}/v1/audio/transcriptions`, { method: 'POST', body: form })
   t.match(await tooLong.json(), { error: { code: 'context_length_exceeded', n_prompt_tokens: Number, n_ctx: Number } })
+})
+
+t.test('sounds in FLAC and Opus are heard', async t => {
+  const encoded = async (format: SoundFormat) => {
+    const encoder = await openSoundEncoder(format)
+    return Buffer.concat([
+      encoder.add({ bytes: wavBytes(1).subarray(44), type: 'audio/pcm;rate=16000' }),
+      encoder.end()
+    ])
+  }
+  const plain = await chat(MODELS.hearing, text, sound(base64(wavBytes(1))))
+  const opus = await chat(MODELS.hearing, text, sound(base64(await encoded('opus'))))
+  t.equal(opus.status, 200, JSON.stringify(opus.body))
+  t.equal(opus.body.usage.prompt_tokens, plain.body.usage.prompt_tokens)
+  const flac = await encoded('flac')
+  fillFlacLength(flac)
+  const lossless = await chat(MODELS.hearing, text, sound(base64(flac)))
+  t.match(
+    lossless.body,
+    { choices: plain.body.choices, usage: { prompt_tokens: plain.body.usage.prompt_tokens } },
+    'the engine reads the same samples'
+  )
+  const transcribed = await client.audio.transcriptions.create({
+    model: MODELS.hearing,
+    file: await toFile(await encoded('opus'), 'voice.ogg', { type: 'audio/ogg' })
+  })
+  t.ok((transcribed.usage as { input_tokens: number }).input_tokens > 150, 'the audio was processed')
+  const cut = sound(base64((await encoded('opus')).subarray(0, 20)))
+  const refused = await chat(MODELS.hearing, text, cut)
+  t.match(refused, { status: 400, body: { error: { code: 'invalid_request', message: /does not contain Opus/ } } })
+  const messages = [
+    { role: 'user', content: [cut] },
+    { role: 'assistant', content: 'Well.' },
+    { role: 'user', content: 'Hi' }
+  ]
+  t.match(await corral.json('/v1/chat/completions', { model: MODELS.hearing, messages }), { status: 200 })
 })
 
 t.test('the OpenAI API refuses invalid transcription requests', async t => {
