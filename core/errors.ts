@@ -53,12 +53,12 @@ const RETRYABLE = new Set(
 export interface ErrorOptions {
   cause?: unknown
   /** Facts for programs, such as both numbers of `context_exceeded`. Never prompts or keys. */
-  details?: Record<string, unknown>
+  details?: Record<string, unknown> | undefined
   /** Seconds after which a retry makes sense. */
-  retryAfter?: number
-  param?: string
+  retryAfter?: number | undefined
+  param?: string | undefined
   /** Whether a retry of the same request may help, if this failure differs from others with its code. */
-  retryable?: boolean
+  retryable?: boolean | undefined
 }
 
 /** A failure with a stable code and a sentence: what happened, to what, and what the reader can do next. */
@@ -77,6 +77,12 @@ export class CorralError extends Error {
     this.retryAfter = options.retryAfter
     this.param = options.param
     this.#retryable = options.retryable
+  }
+
+  /** Returns the same failure with another message. */
+  reworded(message: string, details = this.details): CorralError {
+    const { code, retryAfter, param } = this
+    return new CorralError(code, message, { cause: this, details, retryAfter, param, retryable: this.#retryable })
   }
 
   get status(): number {

@@ -10,10 +10,7 @@ interface Message {
 const ANSWER_SHARE = 1 / 4
 
 /** Removes the oldest turns if they caused this error. @returns undefined if nothing can be dropped */
-export function shorterConversation(
-  body: EngineFields,
-  error: unknown
-): { body: EngineFields; dropped: number } | undefined {
+export function shorterConversation(body: EngineFields, error: unknown) {
   if (!(error instanceof CorralError) || error.code !== 'context_exceeded') return undefined
   const { n_prompt_tokens: promptTokens, n_ctx: contextSize } = error.details ?? {}
   if (typeof promptTokens !== 'number' || typeof contextSize !== 'number' || !Array.isArray(body.messages)) {
@@ -33,11 +30,7 @@ export function shorterConversation(
  * @param promptTokens tokens of the whole conversation
  * @returns undefined if nothing can be dropped
  */
-export function dropOldest<T extends Message>(
-  messages: readonly T[],
-  promptTokens: number,
-  room: number
-): T[] | undefined {
+export function dropOldest<T extends Message>(messages: readonly T[], promptTokens: number, room: number) {
   const lengths = messages.map(message => JSON.stringify(message).length)
   const total = lengths.reduce((sum, length) => sum + length, 0)
   const dropped = new Set<number>()
@@ -96,9 +89,7 @@ export function contextAdvice({ model, size, trained, allowed }: FullContext): s
 
 /** An engine's error, with advice if the context is full. Errors of other servers stay unchanged. */
 export function withContextAdvice(error: CorralError, context: FullContext): CorralError {
-  const { code, message, details, param } = error
+  const { code, message, details } = error
   if (code !== 'context_exceeded' || /shorten|num_ctx/i.test(message)) return error
-  const advice = contextAdvice({ ...context, size: Number(details?.n_ctx ?? context.size) })
-  const more = { ...(details && { details }), ...(param !== undefined && { param }) }
-  return new CorralError(code, `${message} ${advice}`, { cause: error, ...more })
+  return error.reworded(`${message} ${contextAdvice({ ...context, size: Number(details?.n_ctx ?? context.size) })}`)
 }

@@ -110,10 +110,7 @@ const isNoRoom = (error: unknown): error is CorralError =>
   error instanceof CorralError && (error.code === 'insufficient_memory' || error.details?.limit === 'limits.reloads')
 
 /** Explains why the context did not grow. A larger `num_ctx` would not help either. */
-function withoutRoom({ message, details, param }: CorralError, { message: reason }: CorralError): CorralError {
-  const [numbers = message] = /^.*?\.(?= |$)/.exec(message) ?? []
-  return new CorralError('context_exceeded', `${numbers} A larger context is not possible: ${reason}`, {
-    ...(details && { details }),
-    ...(param !== undefined && { param })
-  })
+function withoutRoom(full: CorralError, { message: reason }: CorralError): CorralError {
+  const [numbers = full.message] = /^.*?\.(?= |$)/.exec(full.message) ?? []
+  return full.reworded(`${numbers} A larger context is not possible: ${reason}`)
 }

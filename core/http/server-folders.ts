@@ -1,6 +1,6 @@
 import { homedir } from 'node:os'
 import type { FastifyRequest } from 'fastify'
-import { CorralError } from '../errors.ts'
+import type { CorralError } from '../errors.ts'
 import type { DataPaths } from '../system/data-paths.ts'
 
 export interface ServerFolder {
@@ -38,14 +38,6 @@ export function withoutServerPaths<Value>(value: Value, folders: readonly Server
 export function clientError(error: CorralError, { caller, server }: FastifyRequest): CorralError {
   // A request without a caller is not an admin's.
   if (caller?.role === 'admin') return error
-  const message = withoutServerPaths(error.message, server.folders)
-  const details = error.details && withoutServerPaths(error.details, server.folders)
-  const { code, param, retryAfter, retryable } = error
-  return new CorralError(code, message, {
-    cause: error.cause,
-    retryable,
-    ...(details && { details }),
-    ...(param !== undefined && { param }),
-    ...(retryAfter !== undefined && { retryAfter })
-  })
+  const { folders } = server
+  return error.reworded(withoutServerPaths(error.message, folders), withoutServerPaths(error.details, folders))
 }

@@ -79,13 +79,9 @@ export async function ollamaRoutes(
 
 /** Prepends Ollama's own message, which clients search for. */
 export function withOllamaMessage(failure: CorralError, body: unknown): CorralError {
-  const { code, message, param, details } = failure
+  const { code, message } = failure
   const ollamas = typeof body === 'object' && body !== null && ollamaMessage(code, body as Record<string, unknown>)
-  if (!ollamas) return failure
-  return new CorralError(code, `${ollamas}. ${message}`, {
-    ...(param !== undefined && { param }),
-    ...(details && { details })
-  })
+  return ollamas ? failure.reworded(`${ollamas}. ${message}`) : failure
 }
 
 function ollamaMessage(code: ErrorCode, body: Record<string, unknown>): string | undefined {
