@@ -1,6 +1,7 @@
 import type { Static } from 'typebox'
 import { addCallPiece } from '../../../core/answers/call-arguments.ts'
-import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
+import type { Delta, TokenProbability, ToolCallPiece } from '../../../core/contracts/engines.ts'
+import { TokenTally } from '../../../core/http/request-record.ts'
 import { merged } from '../../../core/system/collections.ts'
 import { FreeformInput, freeformInput } from './freeform-tools.ts'
 import type { ChatChunk, Completion, Usage } from './schemas.ts'
@@ -45,8 +46,10 @@ const ROLE = { role: 'assistant', content: null } as const
 export class OpenAiAnswer {
   readonly #head: AnswerHead
   readonly #created = Math.floor(Date.now() / 1000)
-  /** By choice: the latest counts, the characters so far (undefined before the first chunk), and the whole answer. */
-  readonly #usage: (TokenUsage | undefined)[] = []
+  readonly #tokens = new TokenTally()
+  /** Whether the engine counts tokens. */
+  #counts = false
+  /** By choice: the characters so far (undefined before the first chunk), and the whole answer. */
   readonly #lengths: (number | undefined)[] = []
   readonly #wholes: Delta[] = []
   /** The inputs of freeform tools that are being streamed, by choice and call. */
@@ -58,6 +61,7 @@ export class OpenAiAnswer {
   /** @param earlier writer of the same stream, which may have sent chunks without content */
   constructor(head: AnswerHead, earlier?: OpenAiAnswer) {
     this.#head = head
+    this.#tokens.choicesPerPrompt = head.choices
     if (earlier) this.#begun = earlier.#begun
   }
 
@@ -128,7 +132,10 @@ export class OpenAiAnswer {
 
   /** Stores the counts and the engine's own fields. @returns whether the delta contains anything else */
   #note({ choice = 0, usage, extra, content, thinking, toolCalls, logprobs, finish }: Delta): boolean {
-    if (usage) this.#usage[choice] = usage
+    if (usage) {
+      this.#counts = true
+      this.#tokens.usage(usage, choice)
+    }
     if (extra) this.#extra = extra
     return Boolean(content || thinking || toolCalls || logprobs || finish)
   }
@@ -139,33 +146,16 @@ export class OpenAiAnswer {
     return { id, object, created: this.#created, model, choices } as Chunk
   }
 
-  /** Sums up the counts. Prompt tokens are counted once per prompt, not once per choice. */
   #total(): Usage | undefined {
-    if (this.#usage.length === 0) return undefined
-    const prompts = new Map<number, { tokens: number; cached: number }>()
-    let completion = 0
-    for (const [choice, usage] of this.#usage.entries()) {
-      if (!usage) continue
-      const prompt = this.#promptIndex(choice)
-      // The later choices of a prompt find it in the cache, so the first one determines the cached tokens.
-      const cached = Math.min(prompts.get(prompt)?.cached ?? usage.cachedTokens, usage.cachedTokens)
-      prompts.set(prompt, { tokens: usage.promptTokens, cached })
-      completion += usage.completionTokens
-    }
-    const counts = [...prompts.values()]
-    const tokens = counts.reduce((sum, prompt) => sum + prompt.tokens, 0)
-    const cached = counts.reduce((sum, prompt) => sum + prompt.cached, 0)
+    if (!this.#counts) return undefined
+    const { prompt, cached, completion } = this.#tokens
     const completionTokens = this.#head.nothing ? 0 : completion
     return {
-      prompt_tokens: tokens,
+      prompt_tokens: prompt,
       completion_tokens: completionTokens,
-      total_tokens: tokens + completionTokens,
+      total_tokens: prompt + completionTokens,
       prompt_tokens_details: { cached_tokens: cached }
     }
-  }
-
-  #promptIndex(choice: number): number {
-    return Math.floor(choice / this.#head.choices)
   }
 
   /** Returns the pieces of calls in a stream. The input of a freeform tool is decoded as its JSON text arrives. */
@@ -233,7 +223,7 @@ export class OpenAiAnswer {
   #textChoice(index: number, { content = '', logprobs = [], finish }: Delta): TextChoice {
     const { logprobs: top, echo, nothing } = this.#head
     const before = this.#lengths[index]
-    const prompt = before === undefined && echo ? echo[this.#promptIndex(index)]! : ''
+    const prompt = before === undefined && echo ? echo[this.#tokens.promptOf(index)]! : ''
     const text = prompt + (nothing ? '' : content)
     const offset = (before ?? 0) + [...prompt].length
     this.#lengths[index] = (before ?? 0) + [...text].length
