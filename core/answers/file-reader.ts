@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import { isSystemError } from '../errors.ts'
 import { abortAfter, untilAborted } from '../system/abort-signals.ts'
+import { KeyedQueue } from '../system/keyed-queue.ts'
 
 export type ReadFault = { fault: 'encrypted' | 'damaged' | 'codec' | 'memory' | 'slow' }
 /** The text of a PDF by page. Pages and characters over their limits are left out. */
@@ -41,8 +42,8 @@ export class FileReader {
   /** Results by digest and limits, the least recently used first. */
   readonly #cache = new Map<string, Result>()
   #cached = 0
-  /** The last read of each client. Its files are read one after the other, so that clients take turns. */
-  readonly #last = new Map<string, Promise<unknown>>()
+  /** The files of a client are read one after the other, so that clients take turns. */
+  readonly #clients = new KeyedQueue()
   #idle = MAX_WORKERS
   readonly #waiting: (() => void)[] = []
 
@@ -63,29 +64,22 @@ export class FileReader {
     // Another request of the client may have contained the same file.
     const readOnce = async () =>
       this.#find(key) ?? this.#keep(key, await readInWorker(kind, await load(), limits, signal))
-    const result = this.#find(key) ?? (await untilAborted(this.#inTurn(client, readOnce, signal), signal))
+    const inTurn = () => this.#clients.run(client, () => this.#withWorker(readOnce, signal))
+    const result = this.#find(key) ?? (await untilAborted(inTurn(), signal))
     return result as Results[Kind] | ReadFault
   }
 
-  async #inTurn(client: string, work: () => Promise<Result>, signal: AbortSignal): Promise<Result> {
-    const turn = (this.#last.get(client) ?? Promise.resolve()).then(async () => {
-      if (this.#idle > 0) this.#idle--
-      else await new Promise<void>(start => this.#waiting.push(start))
-      try {
-        signal.throwIfAborted()
-        return await work()
-      } finally {
-        const startNext = this.#waiting.shift()
-        if (startNext) startNext()
-        else this.#idle++
-      }
-    })
-    const ended = turn.catch(() => {})
-    this.#last.set(client, ended)
-    void ended.then(() => {
-      if (this.#last.get(client) === ended) this.#last.delete(client)
-    })
-    return turn
+  async #withWorker(work: () => Promise<Result>, signal: AbortSignal): Promise<Result> {
+    if (this.#idle > 0) this.#idle--
+    else await new Promise<void>(start => this.#waiting.push(start))
+    try {
+      signal.throwIfAborted()
+      return await work()
+    } finally {
+      const startNext = this.#waiting.shift()
+      if (startNext) startNext()
+      else this.#idle++
+    }
   }
 
   #find(key: string): Result | undefined {
