@@ -38,6 +38,8 @@ declare module 'fastify' {
     noRouteError(method: string, url: string): CorralError
     /** Folders whose paths are hidden from other machines. */
     folders: readonly ServerFolder[]
+    /** All routes in the order of their registration, including the HEAD of each GET. */
+    allRoutes: readonly RouteOptions[]
   }
 
   interface FastifyContextConfig {
@@ -118,9 +120,12 @@ export async function createApplication(
   app.decorate('folders', folders)
   app.decorate('connectionGuard', guard)
   app.addHook('onClose', async () => guard.close())
-  const allowedMethods = rememberRoutes(app)
-  app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
+  const allRoutes: RouteOptions[] = []
+  app.decorate('allRoutes', allRoutes)
+  app.decorate('noRouteError', (method: string, url: string) => noRouteError(app, method, url))
   app.addHook('onRoute', route => {
+    allRoutes.push(route)
+    patterns.set(route, routePattern(route))
     route.bodyLimit = routeBodyLimit(route, bodyLimit)
   })
   const bodyMemory = new BodyMemory(() => bodyMemoryLimits(config.limits, bodyLimit))
@@ -212,32 +217,28 @@ const compileOnDemand: typeof buildCompiler = (shared, options) => {
   }
 }
 
-/**
- * Remembers the application's routes, so that a wrong method on a known path differs from an unknown path. Call it
- * before any route is registered.
- * @returns a function for the methods of a path (without query); empty if no route matches
- */
-function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
-  const routes: { pattern: RegExp; methods: string[]; options: RouteOptions }[] = []
-  app.addHook('onRoute', options => {
-    const methods = [options.method].flat()
-    // A route for preflight requests matches any path.
-    if (methods.length === 1 && methods[0] === 'OPTIONS') return
-    const source = options.url
-      .replace(/[.+?^${}()|[\]\\]/g, '\\$&')
-      .replace(/:\w+/g, '[^/]+')
-      .replace(/\*/g, '.+')
-    routes.push({ pattern: new RegExp(`^${source}/?$`), methods, options })
-  })
-  return path => {
-    const matching = routes.filter(({ pattern, options }) => !options.config?.leftOut && pattern.test(path))
-    return [...new Set(matching.flatMap(route => route.methods))].sort()
-  }
+/** Returns the methods of a path (without query); empty if no route matches. */
+function allowedMethods(app: FastifyInstance, path: string): string[] {
+  // A route for preflight requests matches any path.
+  const matching = app.allRoutes.filter(
+    route => !route.config?.leftOut && String(route.method) !== 'OPTIONS' && patterns.get(route)!.test(path)
+  )
+  return [...new Set(matching.flatMap(route => route.method))].sort()
 }
 
-function noRouteError(allowedMethods: (path: string) => string[], method: string, url: string): CorralError {
+const patterns = new WeakMap<RouteOptions, RegExp>()
+
+function routePattern({ url }: RouteOptions): RegExp {
+  const source = url
+    .replace(/[.+?^${}()|[\]\\]/g, '\\$&')
+    .replace(/:\w+/g, '[^/]+')
+    .replace(/\*/g, '.+')
+  return new RegExp(`^${source}/?$`)
+}
+
+function noRouteError(app: FastifyInstance, method: string, url: string): CorralError {
   const path = url.split('?')[0]!
-  const allow = allowedMethods(path)
+  const allow = allowedMethods(app, path)
   const shown = path.length > 200 ? `${path.slice(0, 200)}…` : path
   if (allow.length > 0) {
     return new CorralError('method_not_allowed', `${shown} does not support ${method}; use ${allow.join(' or ')}.`, {
@@ -248,7 +249,7 @@ function noRouteError(allowedMethods: (path: string) => string[], method: string
   const [, first = '', ...rest] = path.split('/')
   const meant = `/${rest.join('/')}`
   const advice =
-    rest.length > 0 && allowedMethods(meant).includes(method)
+    rest.length > 0 && allowedMethods(app, meant).includes(method)
       ? ` The route is ${meant}: remove /${first} from the end of the base address in your client's settings.`
       : ''
   return new CorralError('route_not_found', `There is no route for ${method} ${shown}.${advice}`)

@@ -64,7 +64,6 @@ export class PluginRegistrar {
   readonly #addHook: AnyFunction
   /** The plugin that is being registered: Fastify loads one after another. */
   #current: PluginEntry | undefined
-  readonly #routes: RouteOptions[] = []
   /** The scope of each of the current plugin's routes, in the order of `routes`. */
   #scopes: FastifyInstance[] = []
 
@@ -78,7 +77,6 @@ export class PluginRegistrar {
     this.#deadlines = deadlines
     const registrar = this
     app.addHook('onRoute', function (route) {
-      registrar.#routes.push(route)
       registrar.#scopes.push(this)
       if (!registrar.#current) return
       const { definition, routes } = registrar.#current
@@ -207,7 +205,7 @@ export class PluginRegistrar {
   #explained(failure: unknown, { routes, definition: { name } }: PluginEntry): unknown {
     const route = routes.at(-1)
     if ((failure as { code?: unknown }).code !== 'FST_ERR_DUPLICATED_ROUTE' || !route) return failure
-    const other = this.#routes.find(
+    const other = this.#app.allRoutes.find(
       known => known !== route && shapeOf(known) === shapeOf(route) && sharedMethods(known, route).length > 0
     )
     const owner = other?.config?.plugin

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
-import type { FastifyInstance, FastifyReply, RouteOptions } from 'fastify'
+import type { FastifyInstance, FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import type { Catalog } from '../../../core/contracts/models.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
@@ -17,44 +17,32 @@ export default definePlugin({
   description: 'The API document under /openapi.json, and a page to read it and try requests under /docs',
   optional: true,
   needs: ['catalog'],
-  options: Type.Object({}, { additionalProperties: false, restart: true }),
+  options: Type.Object({}, { restart: true }),
   setup(context) {
     const catalog = context.service('catalog')
-    let described: ReturnType<typeof rememberDescribed>
-    return {
-      hooks: async app => {
-        described = rememberDescribed(app)
-      },
-      routes: async app => docsRoutes(app, described, catalog)
-    }
+    return { routes: async app => docsRoutes(app, catalog) }
   }
 })
 
-/** Collects the routes that are registered from now on, in their order, without the HEAD of a GET. */
-function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
-  const routes: { method: string; url: string; options: RouteOptions }[] = []
-  app.addHook('onRoute', options => {
-    for (const method of [options.method].flat()) routes.push({ method, url: options.url, options })
-  })
-  return () => {
-    const gets = new Set(routes.filter(({ method }) => method === 'GET').map(({ url }) => url))
-    return routes
-      .filter(({ method, url }) => method !== 'OPTIONS' && !(method === 'HEAD' && gets.has(url)))
-      .filter(({ options }) => !options.config?.leftOut)
-      .map(({ method, url, options: { schema = {}, config = {} } }) => ({
-        method,
-        url,
-        schema: config.replies ? { ...schema, response: config.replies() } : schema,
-        role: config.role ?? 'user'
-      }))
-      .filter(({ schema }) => !schema.hide)
-  }
+/** The routes in the order of their registration, without the HEAD of a GET. */
+function describedRoutes({ allRoutes }: FastifyInstance): DescribedRoute[] {
+  const routes = allRoutes.flatMap(options => [options.method].flat().map(method => ({ ...options, method })))
+  const gets = new Set(routes.filter(({ method }) => method === 'GET').map(({ url }) => url))
+  return routes
+    .filter(({ method, url }) => method !== 'OPTIONS' && !(method === 'HEAD' && gets.has(url)))
+    .filter(({ config, schema }) => !config?.leftOut && !schema?.hide)
+    .map(({ method, url, schema = {}, config = {} }) => ({
+      method,
+      url,
+      schema: config.replies ? { ...schema, response: config.replies() } : schema,
+      role: config.role ?? 'user'
+    }))
 }
 
 const ASSETS = { 'swagger-ui-bundle.js': 'text/javascript; charset=utf-8', 'swagger-ui.css': 'text/css; charset=utf-8' }
 
 /** Serves the API document, built on the first request with models that the caller may use, and its page. */
-function docsRoutes(app: FastifyInstance, described: () => DescribedRoute[], catalog: Catalog): void {
+function docsRoutes(app: FastifyInstance, catalog: Catalog): void {
   let document: string | undefined
   const route = nativeRouter(app, 'Server')
   route('GET /openapi.json', 'getApiDocument', 'The API document', {
@@ -65,7 +53,7 @@ function docsRoutes(app: FastifyInstance, described: () => DescribedRoute[], cat
         import('./openapi.ts'),
         import('./examples.ts')
       ])
-      document ??= JSON.stringify(openApiDocument(described()))
+      document ??= JSON.stringify(openApiDocument(describedRoutes(app)))
       return reply
         .type('application/json; charset=utf-8')
         .send(withModelsHere(document, catalogFor(catalog, request.caller).list()))
