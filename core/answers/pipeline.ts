@@ -1,14 +1,12 @@
 import type { FastifyReply } from 'fastify'
-import type { AnswerStream, AnswerTaker, AnswerWriter, PassedQuestion } from '../contracts/answers.ts'
-import type { AnswerSink, Delta, Engine, EngineFields, TokenUsage } from '../contracts/engines.ts'
-import type { Operation } from '../contracts/hooks.ts'
+import type { AnswerStream, AnswerTaker, PassedQuestion } from '../contracts/answers.ts'
+import type { AnswerSink, Delta, EngineFields, TokenUsage } from '../contracts/engines.ts'
 import type { Lease } from '../contracts/leases.ts'
 import { type Progress, progressText } from '../contracts/progress.ts'
 import { CorralError } from '../errors.ts'
 import { ClientDisconnected, clientSignal } from '../http/client-disconnect.ts'
 import { logFailure, toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, runSendHooks } from '../http/reply-stream.ts'
-import type { TokenTally } from '../http/request-record.ts'
 import { catalogFor } from '../models/allowed-models.ts'
 import { merged } from '../system/collections.ts'
 import { isObject } from '../system/json-object.ts'
@@ -19,7 +17,7 @@ import { ask, byteCall, countAborted, generate, reasonOf, requireCall, tokensIn 
 import { passedFields, withModelDefaults } from './engine-fields.ts'
 import { eventChannel } from './event-channel.ts'
 import { type AnswerDependencies, readModelRequest } from './model-request.ts'
-import type { Answers, Channel, ModelLease, Preparation, Question, ResultEncoder } from './question.ts'
+import type { Answers, Preparation, Question, ResultEncoder } from './question.ts'
 import { withReadableMedia } from './readable-media.ts'
 import { modelLimits } from './request-limits.ts'
 
@@ -28,88 +26,81 @@ import { modelLimits } from './request-limits.ts'
  * says what these functions do.
  */
 
-export async function wholeAnswer<Taker extends AnswerTaker & { add(deltas: readonly Delta[]): unknown }>(
-  deps: AnswerDependencies,
-  reply: FastifyReply,
-  asked: Question,
-  open: (lease: Lease, first: Preparation) => Taker | Promise<Taker>
-): Promise<Taker> {
-  const admitted = await admit(deps, reply, merged(asked, { whole: true }), asked.variant)
-  const prepared = await prepare(deps, reply, admitted, clientSignal(reply))
-  return await withGrantedLease(deps, reply, prepared, {}, async lease => {
-    const taker = await open(lease, preparation(deps, lease, prepared, reply))
-    const onLoop = () => void reply.header(STOPPED, 'repeats')
-    await generate(deps, lease, withBody(prepared, taker), reply, deltas => void taker.add(deltas), onLoop)
-    return taker
-  })
-}
-
-export async function streamedAnswer(
-  deps: AnswerDependencies,
-  reply: FastifyReply,
-  asked: Question,
-  channel: Channel,
-  open: (lease: Lease, first: Preparation) => AnswerWriter | Promise<AnswerWriter>
-): Promise<void> {
-  const resumable = reply.server.resumable.begin(reply)
-  const signal = resumable?.signal ?? clientSignal(reply)
-  const admitted = await admit(deps, reply, asked, asked.variant)
-  // Reading files can take longer than the first event may. Without files, hooks can still refuse with a status code.
-  const early = hasFiles(admitted.body) ? undefined : await prepare(deps, reply, admitted, signal)
-  // A resumable stream sends its headers as soon as it starts.
-  if (resumable) await runSendHooks(reply)
-  const headers = followHeaders(reply)
-  const heartbeat = (status: string) => {
-    headers.noteSent()
-    return channel.heartbeat(status)
-  }
-  const options = { ...channel, heartbeat }
-  const stream = resumable?.open(options) ?? openReplyStream(reply, options)
-  const lateComments = () => (channel.contentType.startsWith('text/event-stream') ? headers.lateComments() : '')
-  const write = (piece: string | Buffer) => {
-    const late = stream.written ? '' : lateComments()
-    if (late) void stream.write(late)
-    return stream.write(piece)
-  }
-  const waiting = {
-    ...(resumable && { resumable: true }),
-    onProgress: (progress: Progress) => {
-      stream.status = progressText(progress)
-    },
-    mayRetry: () => !stream.written
-  }
-  const answer = async () => {
-    if (!early) stream.status = 'reading files'
-    const prepared = early ?? (await prepare(deps, reply, admitted, signal))
-    const { question, hooked } = prepared
-    await withGrantedLease(deps, reply, prepared, waiting, async leased => {
-      stream.status = 'generating'
+const wholeAnswer =
+  (deps: AnswerDependencies): Answers['whole'] =>
+  async (reply, asked, open) => {
+    const admitted = await admit(deps, reply, merged(asked, { whole: true }), asked.variant)
+    const prepared = await prepare(deps, reply, admitted, clientSignal(reply))
+    return await withGrantedLease(deps, reply, prepared, {}, async lease => {
+      const taker = await open(lease, preparation(deps, lease, prepared, reply))
       const onLoop = () => void reply.header(STOPPED, 'repeats')
-      const inBytes = hooked && !deps.hooks.hasEventFilters(hooked) ? byteCall(leased.engine, question) : undefined
-      if (channel.bytes && inBytes) {
-        const rewrite = channel.bytes(leased)
-        const take = (bytes: Buffer) => write(rewrite(bytes))
-        const end = (usage: TokenUsage) => {
-          onLoop()
-          return Buffer.from(`${lateComments()}${channel.endBytes?.(usage) ?? ''}`)
-        }
-        await ask(deps, leased, question, reply, inBytes, take, end)
-        return stream.end()
-      }
-      const writer = await open(leased, preparation(deps, leased, prepared, reply))
-      const begun = writer.body === undefined ? undefined : writer.add([])
-      if (begun) await write(begun)
-      const take = (deltas: readonly Delta[]) => {
-        sayReading(stream, deltas[0])
-        const text = writer.add(deltas)
-        return text ? write(text) : undefined
-      }
-      await generate(deps, leased, withBody(prepared, writer), reply, take, onLoop)
-      stream.end(`${lateComments()}${writer.end()}`)
+      await generate(deps, lease, withBody(prepared, taker), reply, deltas => void taker.add(deltas), onLoop)
+      return taker
     })
   }
-  await endWithFailure(stream, reply.request, channel.failure, answer, channel.failsInStream)
-}
+
+const streamedAnswer =
+  (deps: AnswerDependencies): Answers['stream'] =>
+  async (reply, asked, channel, open) => {
+    const resumable = reply.server.resumable.begin(reply)
+    const signal = resumable?.signal ?? clientSignal(reply)
+    const admitted = await admit(deps, reply, asked, asked.variant)
+    // Reading files can take longer than the first event may. Without files, hooks can still refuse with a status code.
+    const early = hasFiles(admitted.body) ? undefined : await prepare(deps, reply, admitted, signal)
+    // A resumable stream sends its headers as soon as it starts.
+    if (resumable) await runSendHooks(reply)
+    const headers = followHeaders(reply)
+    const heartbeat = (status: string) => {
+      headers.noteSent()
+      return channel.heartbeat(status)
+    }
+    const options = { ...channel, heartbeat }
+    const stream = resumable?.open(options) ?? openReplyStream(reply, options)
+    const lateComments = () => (channel.contentType.startsWith('text/event-stream') ? headers.lateComments() : '')
+    const write = (piece: string | Buffer) => {
+      const late = stream.written ? '' : lateComments()
+      if (late) void stream.write(late)
+      return stream.write(piece)
+    }
+    const waiting = {
+      ...(resumable && { resumable: true }),
+      onProgress: (progress: Progress) => {
+        stream.status = progressText(progress)
+      },
+      mayRetry: () => !stream.written
+    }
+    const answer = async () => {
+      if (!early) stream.status = 'reading files'
+      const prepared = early ?? (await prepare(deps, reply, admitted, signal))
+      const { question, hooked } = prepared
+      await withGrantedLease(deps, reply, prepared, waiting, async leased => {
+        stream.status = 'generating'
+        const onLoop = () => void reply.header(STOPPED, 'repeats')
+        const inBytes = hooked && !deps.hooks.hasEventFilters(hooked) ? byteCall(leased.engine, question) : undefined
+        if (channel.bytes && inBytes) {
+          const rewrite = channel.bytes(leased)
+          const take = (bytes: Buffer) => write(rewrite(bytes))
+          const end = (usage: TokenUsage) => {
+            onLoop()
+            return Buffer.from(`${lateComments()}${channel.endBytes?.(usage) ?? ''}`)
+          }
+          await ask(deps, leased, question, reply, inBytes, take, end)
+          return stream.end()
+        }
+        const writer = await open(leased, preparation(deps, leased, prepared, reply))
+        const begun = writer.body === undefined ? undefined : writer.add([])
+        if (begun) await write(begun)
+        const take = (deltas: readonly Delta[]) => {
+          sayReading(stream, deltas[0])
+          const text = writer.add(deltas)
+          return text ? write(text) : undefined
+        }
+        await generate(deps, leased, withBody(prepared, writer), reply, take, onLoop)
+        stream.end(`${lateComments()}${writer.end()}`)
+      })
+    }
+    await endWithFailure(stream, reply.request, channel.failure, answer, channel.failsInStream)
+  }
 
 function preparation(deps: AnswerDependencies, lease: Lease, prepared: Prepared, reply: FastifyReply): Preparation {
   const { tokens } = reply.request.record
@@ -136,7 +127,7 @@ function withBody({ question, hooked, signal }: Prepared, { body }: AnswerTaker)
 }
 
 /** Passes deltas to a plugin that writes its own reply. @throws CorralError if the answer fails or is incomplete */
-export async function passedAnswer(
+async function passedAnswer(
   deps: AnswerDependencies,
   reply: FastifyReply,
   asked: Question,
@@ -156,87 +147,77 @@ export async function passedAnswer(
 /** Binary replies have no heartbeats. */
 const NO_HEARTBEAT = { heartbeatInterval: 2 ** 31 - 1, heartbeat: () => '' }
 
-export async function operationAnswer(
-  deps: AnswerDependencies,
-  reply: FastifyReply,
-  asked: Question,
-  encode?: () => Promise<ResultEncoder>
-): Promise<Record<string, unknown> | undefined> {
-  const result: Record<string, unknown> = {}
-  let stream: ReplyStream | undefined
-  let encoder: ResultEncoder | undefined
-  const write = async (piece: Uint8Array | string | undefined, contentType: string) => {
-    if (!piece?.length) return
-    stream ??= openReplyStream(reply, { ...NO_HEARTBEAT, contentType })
-    await stream.write(piece)
-  }
-  try {
-    await passedAnswer(deps, reply, asked, async deltas => {
-      encoder ??= await encode?.()
-      for (const delta of deltas) {
-        const { json, bytes, type = bytes ? 'application/octet-stream' : 'text/plain; charset=utf-8' } = delta
-        Object.assign(result, json)
-        if (encoder) await write(encoder.add(delta), encoder.type)
-        else await write(bytes ?? delta.content, type)
-      }
-    })
-    if (encoder) await write(encoder.end(), encoder.type)
-  } catch (error) {
-    if (!stream?.committed) throw error
-    const failure = toCorralError(error)
-    if (!(error instanceof ClientDisconnected)) {
-      reply.request.record.failure = failure
-      logFailure(failure, reply.log)
+const operationAnswer =
+  (deps: AnswerDependencies): Answers['result'] =>
+  async (reply, asked, encode) => {
+    const result: Record<string, unknown> = {}
+    let stream: ReplyStream | undefined
+    let encoder: ResultEncoder | undefined
+    const write = async (piece: Uint8Array | string | undefined, contentType: string) => {
+      if (!piece?.length) return
+      stream ??= openReplyStream(reply, { ...NO_HEARTBEAT, contentType })
+      await stream.write(piece)
     }
-    reply.raw.destroy()
+    try {
+      await passedAnswer(deps, reply, asked, async deltas => {
+        encoder ??= await encode?.()
+        for (const delta of deltas) {
+          const { json, bytes, type = bytes ? 'application/octet-stream' : 'text/plain; charset=utf-8' } = delta
+          Object.assign(result, json)
+          if (encoder) await write(encoder.add(delta), encoder.type)
+          else await write(bytes ?? delta.content, type)
+        }
+      })
+      if (encoder) await write(encoder.end(), encoder.type)
+    } catch (error) {
+      if (!stream?.committed) throw error
+      const failure = toCorralError(error)
+      if (!(error instanceof ClientDisconnected)) {
+        reply.request.record.failure = failure
+        logFailure(failure, reply.log)
+      }
+      reply.raw.destroy()
+      return undefined
+    }
+    if (!stream) return result
+    stream.end()
     return undefined
   }
-  if (!stream) return result
-  stream.end()
-  return undefined
-}
 
-export async function askOnce<Reply, Body extends EngineFields>(
-  deps: AnswerDependencies,
-  reply: FastifyReply,
-  asked: { operation: Operation; body: Body; lease: ModelLease },
-  use: (lease: Lease, body: Body, tally: TokenTally) => Promise<Reply>
-): Promise<Reply> {
-  const signal = clientSignal(reply)
-  const { record, caller } = reply.request
-  const variant = catalogFor(deps.catalog, caller).get(asked.lease.model)
-  const admitted = await admit(deps, reply, asked, variant)
-  const question = await readFiles(deps, reply, admitted, variant, signal)
-  const { operation, body, lease } = question
-  const hooked = lease.loadOnly ? undefined : hookedRequest(deps, operation, body, lease, reply, signal)
-  if (hooked) await deps.hooks.request(hooked)
-  return await withGrantedLease(deps, reply, { question, hooked, signal }, {}, async leased => {
-    record.hold()
-    try {
-      return await use(leased, body, record.tokens)
-    } catch (error) {
-      const { unread } = record.tokens
-      if (unread) countAborted(reply, leased, signal => tokensIn(leased.engine, unread, signal))
-      throw reasonOf(deps, reply, leased, error)
-    } finally {
-      record.answered = performance.now()
-      record.release()
-    }
-  })
-}
+const askOnce =
+  (deps: AnswerDependencies): Answers['once'] =>
+  async (reply, asked, use) => {
+    const signal = clientSignal(reply)
+    const { record, caller } = reply.request
+    const variant = catalogFor(deps.catalog, caller).get(asked.lease.model)
+    const admitted = await admit(deps, reply, asked, variant)
+    const question = await readFiles(deps, reply, admitted, variant, signal)
+    const { operation, body, lease } = question
+    const hooked = lease.loadOnly ? undefined : hookedRequest(deps, operation, body, lease, reply, signal)
+    if (hooked) await deps.hooks.request(hooked)
+    return await withGrantedLease(deps, reply, { question, hooked, signal }, {}, async leased => {
+      record.hold()
+      try {
+        return await use(leased, body, record.tokens)
+      } catch (error) {
+        const { unread } = record.tokens
+        if (unread) countAborted(reply, leased, signal => tokensIn(leased.engine, unread, signal))
+        throw reasonOf(deps, reply, leased, error)
+      } finally {
+        record.answered = performance.now()
+        record.release()
+      }
+    })
+  }
 
-export async function askPrompt<Name extends 'tokenize' | 'countTokens' | 'applyTemplate'>(
-  deps: AnswerDependencies,
-  reply: FastifyReply,
-  name: Name,
-  { body, lease }: { body: EngineFields; lease: ModelLease }
-): Promise<Awaited<ReturnType<NonNullable<Engine[Name]>>>> {
-  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async (leased, prompt) => {
-    const call = requireCall<'tokenize' | 'countTokens' | 'applyTemplate'>(leased, name)
-    const result = await withReadableMedia(leased, prompt, async each => await call(each, leased))
-    return result as Awaited<ReturnType<NonNullable<Engine[Name]>>>
-  })
-}
+const askPrompt =
+  (deps: AnswerDependencies): Answers['prompt'] =>
+  async (reply, name, { body, lease }) => {
+    return await askOnce(deps)(reply, { operation: 'tokens', body, lease }, async (leased, prompt) => {
+      const call = requireCall<'tokenize' | 'countTokens' | 'applyTemplate'>(leased, name)
+      return (await withReadableMedia(leased, prompt, async each => await call(each, leased))) as never
+    })
+  }
 
 function sayReading(stream: ReplyStream, delta: Delta | undefined): void {
   if (!delta?.reading) return
@@ -269,11 +250,11 @@ export async function answerForPlugin(
     fields.messages = withModelDefaults(messages, variant.defaults)
   }
   const question: Question = { operation, body: fields, lease, variant, overflow }
-  if (!render) return await operationAnswer(deps, reply, question)
+  if (!render) return await operationAnswer(deps)(reply, question)
   if (typeof render === 'function') await passedAnswer(deps, reply, question, render)
   else {
     const channel = { ...eventChannel(HEARTBEAT_MS, render.failure, render.activity), ...render }
-    await streamedAnswer(deps, reply, question, channel, () => render.open())
+    await streamedAnswer(deps)(reply, question, channel, () => render.open())
   }
   return undefined
 }
@@ -282,11 +263,11 @@ export async function answerForPlugin(
 export function createAnswers(deps: AnswerDependencies): Answers {
   return {
     read: (body, caller) => readModelRequest(deps, body, caller),
-    whole: (reply, asked, open) => wholeAnswer(deps, reply, asked, open),
-    stream: (reply, asked, channel, open) => streamedAnswer(deps, reply, asked, channel, open),
-    once: (reply, asked, use) => askOnce(deps, reply, asked, use),
-    prompt: (reply, name, asked) => askPrompt(deps, reply, name, asked),
-    result: (...given) => operationAnswer(deps, ...given),
+    whole: wholeAnswer(deps),
+    stream: streamedAnswer(deps),
+    once: askOnce(deps),
+    prompt: askPrompt(deps),
+    result: operationAnswer(deps),
     limits: caller => modelLimits(deps.config, deps.scheduler.running(), caller)
   }
 }

@@ -2,7 +2,7 @@ import { EventEmitter } from 'node:events'
 import type { FastifyReply } from 'fastify'
 import t from 'tap'
 import { dropOldest } from '../../core/answers/full-context.ts'
-import { wholeAnswer } from '../../core/answers/pipeline.ts'
+import { createAnswers } from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { keylessCaller } from '../../core/contracts/callers.ts'
 import type { Delta } from '../../core/contracts/engines.ts'
@@ -118,7 +118,7 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
       config,
       catalog: {} as Catalog
     }
-    await wholeAnswer(deps, reply, question, () => ({ add() {} }))
+    await createAnswers(deps).whole(reply, question, () => ({ add() {} }))
     return headers['x-corral-dropped-messages']
   }
 

@@ -4,7 +4,7 @@ import { callerLease } from '../../../../core/answers/caller-lease.ts'
 import { embedChunked, rerankChunked } from '../../../../core/answers/embedding.ts'
 import { requireCall } from '../../../../core/answers/engine-call.ts'
 import type { AnswerDependencies } from '../../../../core/answers/model-request.ts'
-import { askOnce, streamedAnswer } from '../../../../core/answers/pipeline.ts'
+import { createAnswers } from '../../../../core/answers/pipeline.ts'
 import type { ModelLease, Question } from '../../../../core/answers/question.ts'
 import { RunningAnswers } from '../../../../core/answers/running-answers.ts'
 import { settingsFor } from '../../../../core/config/model-settings.ts'
@@ -41,6 +41,7 @@ export function askRoutes(
 ): void {
   const route = nativeRouter(app, 'Cluster')
   const answers = new RunningAnswers()
+  const asking = createAnswers(deps)
 
   route('POST /api/cluster/ask', 'askForFront', 'Answer for a gateway', {
     role: 'operator',
@@ -84,9 +85,7 @@ export function askRoutes(
       const { call } = body
       if (isOnce(call)) {
         const asked = { operation: ONCE_OPERATIONS[call], body: fields, lease }
-        const value = await askOnce(deps, reply, asked, (leased, fields, tally) =>
-          callOnce(leased, call, fields, tally)
-        )
+        const value = await asking.once(reply, asked, (leased, fields, tally) => callOnce(leased, call, fields, tally))
         return { value }
       }
       const running = body.control && answers.begin(body.control, request.caller.owner, variant, true)
@@ -109,7 +108,7 @@ export function askRoutes(
         const channel = body.bytes
           ? { ...MEMBER_LINES, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
           : { ...MEMBER_LINES, failure }
-        await streamedAnswer(deps, reply, question, channel, () => {
+        await asking.stream(reply, question, channel, () => {
           if (body.bytes) {
             throw new CorralError(
               'not_implemented',
