@@ -17,3 +17,7 @@ export function eventChannel(heartbeatInterval: number, failure: Channel['failur
     failure
   }
 }
+
+/** Formats events whose names are also in their data. */
+export const namedEvents = (events: readonly { type: string }[]) =>
+  events.map(event => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join('')

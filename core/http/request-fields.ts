@@ -1,4 +1,4 @@
-import { type TOptional, type TProperties, type TSchema, type TSchemaOptions, type TUnknown, Type } from 'typebox'
+import { type TProperties, type TSchema, type TSchemaOptions, Type } from 'typebox'
 import { CorralError } from '../errors.ts'
 import { RequestOptionsSchema } from '../models/options.ts'
 import { parseMoment } from '../system/duration.ts'
@@ -58,11 +58,13 @@ export const keep_alive = Given(
   })
 )
 
+/** Several fields with the same schema. */
+export const each = <Schema extends TSchema, Name extends string>(schema: Schema, ...names: Name[]) =>
+  Object.fromEntries(names.map(name => [name, schema])) as Record<Name, Schema>
+
 /** Fields that clients of other services send and that have no effect here. */
-export function ignored<Name extends string>(...names: Name[]) {
-  const entries = names.map(name => [name, Type.Optional(Type.Unknown({ description: 'No effect' }))])
-  return Object.fromEntries(entries) as Record<Name, TOptional<TUnknown>>
-}
+export const ignored = <Name extends string>(...names: Name[]) =>
+  each(Type.Optional(Type.Unknown({ description: 'No effect' })), ...names)
 
 /**
  * Parses the parameter `since`: `1h`, `7d`, `2w`, a date (UTC) or a time.

@@ -8,7 +8,7 @@ export { type ApiDependencies, apiDependencies } from '../answers/api-dependenci
 export { callerLease } from '../answers/caller-lease.ts'
 export { embedChunked, type Vector, vectorReply } from '../answers/embedding.ts'
 export { passedFields, withModelDefaults } from '../answers/engine-fields.ts'
-export { eventChannel } from '../answers/event-channel.ts'
+export { eventChannel, namedEvents } from '../answers/event-channel.ts'
 export { withUsableMedia } from '../answers/media-parts.ts'
 export type { Answers, Channel, ModelRequest, Preparation, Question } from '../answers/question.ts'
 export { readThinking, thinkingFields } from '../answers/thinking.ts'
@@ -30,7 +30,18 @@ export { contextMessage } from '../http/context-message.ts'
 export { sendErrors, useErrorFormat } from '../http/error-format.ts'
 export { bodyObject } from '../http/json-body.ts'
 export { openReplyStream, type ReplyStream, type ReplyStreamOptions, sendUntilEnd } from '../http/reply-stream.ts'
-export { Given, ignored, keep_alive, ListOf, Loose, loose, named, OrNull, Titled } from '../http/request-fields.ts'
+export {
+  each,
+  Given,
+  ignored,
+  keep_alive,
+  ListOf,
+  Loose,
+  loose,
+  named,
+  OrNull,
+  Titled
+} from '../http/request-fields.ts'
 export { reroute } from '../http/reroute.ts'
 export {
   ANSWER_ERRORS,

@@ -1,11 +1,11 @@
 import { randomBytes } from 'node:crypto'
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
-import { type Static, Type } from 'typebox'
+import type { FastifyInstance, FastifyReply } from 'fastify'
+import { Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { apiDependencies } from '../../../core/answers/api-dependencies.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
 import { withModelDefaults } from '../../../core/answers/engine-fields.ts'
-import { eventChannel } from '../../../core/answers/event-channel.ts'
+import { eventChannel, namedEvents } from '../../../core/answers/event-channel.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { type ConfiguredApi, readModelRequest } from '../../../core/answers/model-request.ts'
 import type { Preparation, Question } from '../../../core/answers/question.ts'
@@ -35,10 +35,9 @@ export default definePlugin({
   description: "Anthropic's Messages API: /v1/messages, and all of it again under /anthropic/v1",
   needs: ['catalog', 'scheduler', 'engines'],
   optional: true,
-  options: Type.Object(
-    { heartbeat: Timeout({ default: '10s', description: 'Silence after which a stream sends a ping' }) },
-    { additionalProperties: false }
-  ),
+  options: Type.Object({
+    heartbeat: Timeout({ default: '10s', description: 'Silence after which a stream sends a ping' })
+  }),
   setup(context, options) {
     let { heartbeat } = options
     const deps = { ...apiDependencies(context, () => heartbeat), config: context.config, steps: new ClearedSteps() }
@@ -86,13 +85,13 @@ function messageRoutes(app: FastifyInstance, deps: AnthropicDependencies, path: 
       })
     },
     errors: ERRORS,
-    handler: (request, reply) => answerMessage(deps, request, reply)
+    handler: ({ body }, reply) => answerMessage(deps, body, reply)
   })
   route(`POST ${path}/count_tokens`, `${ids}CountTokens`, "Count a prompt's tokens", {
     body: schemas.CountRequest,
     response: { 200: json('Number of tokens in the prompt', schemas.TokenCount) },
     errors: ERRORS,
-    handler: (request, reply) => countTokens(deps, request.body, reply)
+    handler: ({ body }, reply) => countTokens(deps, body, reply)
   })
 }
 
@@ -124,10 +123,6 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Confi
   })
 }
 
-function frame(event: { type: string }): string {
-  return `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`
-}
-
 /** Builds the engine's request. @throws CorralError naming the wrong field, before a model is loaded */
 function toQuestion(
   deps: ConfiguredApi,
@@ -155,12 +150,8 @@ function toQuestion(
   return { question, ...named }
 }
 
-async function answerMessage(
-  deps: AnthropicDependencies,
-  request: FastifyRequest<{ Body: schemas.MessagesRequest }>,
-  reply: FastifyReply
-): Promise<schemas.Message | undefined> {
-  const { body } = request
+async function answerMessage(deps: AnthropicDependencies, body: schemas.MessagesRequest, reply: FastifyReply) {
+  const { caller } = reply.request
   const { question, ...named } = toQuestion(deps, body, reply)
   const head: MessageHead = {
     id: `msg_${randomBytes(12).toString('hex')}`,
@@ -171,9 +162,9 @@ async function answerMessage(
     oneCall: body.tool_choice?.disable_parallel_tool_use === true
   }
   const { variant } = question
-  const { max_tokens: most } = getRequestLimits(deps.config, variant, request.caller)
+  const { max_tokens: most } = getRequestLimits(deps.config, variant, caller)
   const manage = (first: Preparation) =>
-    manageContext(body, first, { model: variant.publicName, owner: request.caller.owner, steps: deps.steps }, most)
+    manageContext(body, first, { model: variant.publicName, owner: caller.owner, steps: deps.steps }, most)
   if (!body.stream) {
     const events = await deps.answers.whole(reply, question, async (_, first) =>
       new MessageEvents(head).manage(await manage(first))
@@ -181,11 +172,8 @@ async function answerMessage(
     return events.whole()
   }
   let writer = new MessageEvents(head)
-  const channel = eventChannel(
-    deps.heartbeat(),
-    error => `event: error\ndata: ${JSON.stringify(anthropicErrorBody(error, request))}\n\n`,
-    () => writer.beat().map(frame).join('')
-  )
+  const fail = (error: CorralError) => namedEvents([anthropicErrorBody(error, reply.request)])
+  const channel = eventChannel(deps.heartbeat(), fail, () => namedEvents(writer.beat()))
   channel.contentType += '; charset=utf-8'
   await deps.answers.stream(reply, question, channel, async (_, first) => {
     const managed = await manage(first)
@@ -194,19 +182,15 @@ async function answerMessage(
     writer = events
     return {
       body: events.body,
-      add: deltas => events.add(deltas).map(frame).join(''),
-      end: () => events.end().map(frame).join('')
+      add: deltas => namedEvents(events.add(deltas)),
+      end: () => namedEvents(events.end())
     }
   })
   return undefined
 }
 
 /** Counts a prompt after its old parts were cleared. Summaries are only written for answers. */
-async function countTokens(
-  deps: AnthropicDependencies,
-  request: schemas.CountRequest,
-  reply: FastifyReply
-): Promise<Static<typeof schemas.TokenCount>> {
+async function countTokens(deps: AnthropicDependencies, request: schemas.CountRequest, reply: FastifyReply) {
   const { question } = toQuestion(deps, request, reply)
   const asked = { ...question, operation: 'tokens' as const }
   return await deps.answers.once(reply, asked, async (leased, body) => {
@@ -215,9 +199,9 @@ async function countTokens(
     const original = await count(body)
     if (!request.context_management) return { input_tokens: original }
     const { variant } = question
-    const window = growthLimit(deps.config, variant, reply.request.caller) ?? leased.engine.contextSize
-    const { owner } = reply.request.caller
-    const setting = { model: variant.publicName, owner, steps: deps.steps, window }
+    const { caller } = reply.request
+    const window = growthLimit(deps.config, variant, caller) ?? leased.engine.contextSize
+    const setting = { model: variant.publicName, owner: caller.owner, steps: deps.steps, window }
     const { context } = await clearedContext(request, { body, count }, setting)
     const tokens = context.tokens ?? original
     return { input_tokens: tokens, context_management: { original_input_tokens: original } }
@@ -228,7 +212,7 @@ const TYPES = { 413: 'request_too_large', 429: 'rate_limit_error', 504: 'timeout
 const CODES = { queue_full: 'overloaded_error', too_busy: 'overloaded_error', hub_rate_limited: 'rate_limit_error' }
 const errorType = errorTypes({ ...TYPES, ...CODES }, 'api_error')
 
-export function anthropicErrorBody(error: CorralError, { id }: { id: string }): Record<string, unknown> {
+export function anthropicErrorBody(error: CorralError, { id }: { id: string }) {
   const counted = (tokens: unknown, most: unknown) => `prompt is too long: ${tokens} tokens > ${most} maximum.`
   return {
     type: 'error',

@@ -1,10 +1,12 @@
 import { randomBytes } from 'node:crypto'
-import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import {
   type ApiDependencies,
+  type Caller,
   CorralError,
   type Delta,
+  each,
   eventChannel,
   Given,
   isObject,
@@ -12,6 +14,7 @@ import {
   type LoadState,
   Loose,
   loadStates,
+  namedEvents,
   type Question,
   readThinking,
   reportIgnoredTools,
@@ -58,9 +61,7 @@ export const ChatResult = Titled('LMStudioChat', {
   model_instance_id: Type.String(),
   output: Type.Array(Output),
   stats: Loose({
-    input_tokens: Type.Integer(),
-    total_output_tokens: Type.Integer(),
-    reasoning_output_tokens: Type.Integer(),
+    ...each(Type.Integer(), 'input_tokens', 'total_output_tokens', 'reasoning_output_tokens'),
     tokens_per_second: Type.Number(),
     time_to_first_token_seconds: Type.Number(),
     model_load_time_seconds: Type.Optional(Type.Number())
@@ -73,7 +74,6 @@ export const CHAT_EVENTS =
   'Named events: chat.start; model_load.start, .progress and .end if the model was loaded; prompt_processing.start, .progress and .end; reasoning.start, .delta and .end; message.start, .delta and .end; error if it fails; and chat.end with the whole answer'
 
 type StoredResponses = Services['responses']
-type StoredItem = Parameters<StoredResponses['add']>[1]['input'][number]
 
 export interface ChatDependencies extends ApiDependencies {
   responses: StoredResponses
@@ -82,17 +82,10 @@ export interface ChatDependencies extends ApiDependencies {
 
 type Event = { type: string; [field: string]: unknown }
 
-const frames = (events: readonly Event[]) =>
-  events.map(event => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join('')
-
-export async function answerChat(
-  deps: ChatDependencies,
-  request: FastifyRequest<{ Body: ChatRequest }>,
-  reply: FastifyReply
-): Promise<ChatResult | undefined> {
-  const { body, caller } = request
+export async function answerChat(deps: ChatDependencies, body: ChatRequest, reply: FastifyReply) {
+  const { caller } = reply.request
   reportIgnoredTools(reply, integrationNames(body.integrations ?? []))
-  const { question, input } = toQuestion(deps, request)
+  const { question, input } = toQuestion(deps, body, caller)
   const keep = (result: ChatResult) => {
     if (body.store === false) return result
     const id = `resp_${randomBytes(24).toString('hex')}`
@@ -106,26 +99,20 @@ export async function answerChat(
     { type: 'error', ...deps.error(failure) },
     { type: 'chat.end', result: writer.result() }
   ]
-  const channel = eventChannel(
-    deps.heartbeat(),
-    failure => frames(fail(failure)),
-    () => frames(writer.wait(loadStates(deps.scheduler)(question.variant)))
-  )
+  const activity = () => namedEvents(writer.wait(loadStates(deps.scheduler)(question.variant)))
+  const channel = eventChannel(deps.heartbeat(), failure => namedEvents(fail(failure)), activity)
   await deps.answers.stream(reply, question, channel, lease => {
     writer.begin(lease)
     return {
-      add: deltas => frames(writer.add(deltas)),
-      end: () => frames([...writer.end(), { type: 'chat.end', result: keep(writer.result()) }])
+      add: deltas => namedEvents(writer.add(deltas)),
+      end: () => namedEvents([...writer.end(), { type: 'chat.end', result: keep(writer.result()) }])
     }
   })
   return undefined
 }
 
 /** @throws CorralError naming the wrong field, before a model is loaded */
-function toQuestion(
-  deps: ChatDependencies,
-  { body, caller }: FastifyRequest<{ Body: ChatRequest }>
-): { question: Question; input: StoredItem[] } {
+function toQuestion(deps: ChatDependencies, body: ChatRequest, caller: Caller) {
   const { max_output_tokens, context_length, ttl, min_p, repeat_penalty, previous_response_id: previous } = body
   const { variant, settings, sampling, lease, overflow } = deps.answers.read(
     { ...pick(body), max_tokens: max_output_tokens, num_ctx: context_length, keep_alive: ttl },
@@ -148,24 +135,22 @@ function toQuestion(
   }
   const chat = deps.responses.toMessages(input)
   const messages = withUsableMedia(chat, variant, settings.engine, (_, part) => `input[${part}]`)
-  return {
-    question: {
-      operation: 'chat',
-      body: {
-        ...sampling,
-        ...(min_p != null && { min_p }),
-        ...(repeat_penalty != null && { repeat_penalty }),
-        ...(thinks && thinkingFields(readThinking({ reasoning }))),
-        messages: withModelDefaults(messages, variant.defaults)
-      },
-      lease,
-      variant,
-      overflow,
-      // Reasoning tokens are determined from the counts of each piece.
-      countEach: thinks
+  const question: Question = {
+    operation: 'chat',
+    body: {
+      ...sampling,
+      ...(min_p != null && { min_p }),
+      ...(repeat_penalty != null && { repeat_penalty }),
+      ...(thinks && thinkingFields(readThinking({ reasoning }))),
+      messages: withModelDefaults(messages, variant.defaults)
     },
-    input
+    lease,
+    variant,
+    overflow,
+    // Reasoning tokens are determined from the counts of each piece.
+    countEach: thinks
   }
+  return { question, input }
 }
 
 const pick = ({ model, temperature, top_p, top_k }: ChatRequest) => ({ model, temperature, top_p, top_k })

@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { reportIgnoredTools } from '../../../../core/answers/answer-headers.ts'
 import { withModelDefaults } from '../../../../core/answers/engine-fields.ts'
-import { eventChannel } from '../../../../core/answers/event-channel.ts'
+import { eventChannel, namedEvents } from '../../../../core/answers/event-channel.ts'
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { type ConfiguredApi, readModelRequest } from '../../../../core/answers/model-request.ts'
 import type { Question } from '../../../../core/answers/question.ts'
@@ -11,13 +11,7 @@ import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/respons
 import { addedTools } from './call-items.ts'
 import { compact, compactedWindow, requestedCompaction, sinceCompaction, withTrigger } from './compaction.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
-import {
-  isFinal,
-  type ResponseEvent,
-  type ResponseHead,
-  type ResponseObject,
-  ResponseWriter
-} from './response-writer.ts'
+import { isFinal, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
 import * as schemas from './schemas.ts'
 import { itemPage, type StoredResponses } from './stored-responses.ts'
 
@@ -95,10 +89,6 @@ type ResponseCall = FastifyRequest<{ Body: schemas.ResponseRequest }>
 
 type Plan = ReturnType<typeof parseRequest>
 
-function frames(events: readonly ResponseEvent[]): string {
-  return events.map(event => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join('')
-}
-
 function conversation(stored: StoredResponses, owner: string, request: schemas.ResponseRequest): PlacedItem[] {
   const { previous_response_id: id, input } = request
   const previous = id ? stored.get(owner, id, 'previous_response_id') : undefined
@@ -159,11 +149,7 @@ function parseRequest(
   }
 }
 
-export async function createResponse(
-  deps: ResponseDependencies,
-  request: ResponseCall,
-  reply: FastifyReply
-): Promise<unknown> {
+export async function createResponse(deps: ResponseDependencies, request: ResponseCall, reply: FastifyReply) {
   const plan = parseRequest(deps, request, reply)
   const { head, placed, question } = plan
   const keep = (response: ResponseObject) => {
@@ -176,11 +162,8 @@ export async function createResponse(
     return response
   }
   let writer = new ResponseWriter(head)
-  const channel = eventChannel(
-    deps.heartbeat(),
-    failure => frames(writer.fail(failure)),
-    () => frames(writer.beat())
-  )
+  const fail = (failure: CorralError) => namedEvents(writer.fail(failure))
+  const channel = eventChannel(deps.heartbeat(), fail, () => namedEvents(writer.beat()))
   // Codex repeats a request after every status of 500 and more, and shows "high demand" instead of the reason for 500.
   // All programs that are made from it send this header.
   if (request.headers.originator) channel.failsInStream = failure => failure.status >= 500 && isFinal(failure)
@@ -188,11 +171,11 @@ export async function createResponse(
     writer = new ResponseWriter(head, writer)
     return {
       body: await compact(plan, writer, lease, first),
-      add: deltas => frames(writer.add(deltas)),
+      add: deltas => namedEvents(writer.add(deltas)),
       end() {
         const { events, response } = writer.complete()
         keep(response)
-        return frames(events)
+        return namedEvents(events)
       }
     }
   })
@@ -206,23 +189,14 @@ function wholeResponse(deps: ResponseDependencies, reply: FastifyReply, plan: Pl
   })
 }
 
-async function compactConversation(
-  deps: ResponseDependencies,
-  request: ResponseCall,
-  reply: FastifyReply
-): Promise<unknown> {
-  const { body, caller } = request
+async function compactConversation(deps: ResponseDependencies, { body, caller }: ResponseCall, reply: FastifyReply) {
   const plan = parseRequest(deps, { body: withTrigger(body), caller }, reply)
   const { response } = (await wholeResponse(deps, reply, plan)).complete()
   const { id, created_at, output, usage } = response
   return { id, object: 'response.compaction', created_at, output: compactedWindow(plan.placed, output), usage }
 }
 
-async function countInputTokens(
-  deps: ResponseDependencies,
-  request: ResponseCall,
-  reply: FastifyReply
-): Promise<unknown> {
+async function countInputTokens(deps: ResponseDependencies, request: ResponseCall, reply: FastifyReply) {
   const { question } = parseRequest(deps, request, reply)
   return { object: 'response.input_tokens', input_tokens: await deps.answers.prompt(reply, 'countTokens', question) }
 }
