@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { type ModelName, parseModelName } from '../models/model-name.ts'
 import type { Model } from './models.ts'
 
@@ -48,7 +48,7 @@ export interface EventStreams {
   /** The supported content types of streams, the default first. */
   types: readonly ('text/event-stream' | 'application/x-ndjson')[]
   /** Streams the events of `work`, then its result. An early failure sets the status, a later one is the last event. */
-  reply(request: FastifyRequest, reply: FastifyReply, work: (stream: EventStream) => Promise<unknown>): Promise<void>
+  reply(reply: FastifyReply, work: (stream: EventStream) => Promise<unknown>): Promise<void>
 }
 
 export interface NativeApi {

@@ -1,4 +1,4 @@
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply } from 'fastify'
 import { addCallPiece } from '../../../core/answers/call-arguments.ts'
 import type { Question } from '../../../core/answers/question.ts'
 import { type EngineSettings, settingsFor } from '../../../core/config/model-settings.ts'
@@ -162,7 +162,6 @@ class NativeAnswer implements AnswerWriter {
 
 async function answer(
   deps: NativeDependencies,
-  request: FastifyRequest,
   reply: FastifyReply,
   body: schemas.ChatRequest | schemas.GenerateRequest,
   shape: AnswerShape,
@@ -171,18 +170,19 @@ async function answer(
   turns?: readonly Turn[]
 ): Promise<unknown> {
   const { scheduler, streams } = deps
+  const { caller, record } = reply.request
   const began = performance.now()
   const model = requestedName(body)
   const name = parseRequestedName(model)
   const keepAlive = parseKeepAlive(body.keep_alive)
   const options = parseOptions(body.options)
-  const variant = catalogFor(deps.catalog, request.caller).get(name)
+  const variant = catalogFor(deps.catalog, caller).get(name)
   const settings = settingsFor(deps.config, variant)
   const call = callFor(variant, { ...settings.sampling, ...options.sampling }, settings.engine)
-  const framing = streams.framingFor(request)
+  const framing = streams.framingFor(reply.request)
   const empty = () => ({ model, created_at: now(), ...shape.fragment(EMPTY) })
   if (!call && keepAlive === 0) {
-    requireRole(request.caller, 'operator')
+    requireRole(caller, 'operator')
     scheduler.keepAlive(variant.model, 0)
     const ending = { done: true, done_reason: 'unload', total_duration: 0, load_duration: 0 }
     if (body.stream === false) return { ...empty(), ...ending }
@@ -205,7 +205,7 @@ async function answer(
     shape,
     framing,
     began,
-    record: request.record,
+    record,
     loadOnly,
     topLogprobs: body.top_logprobs ?? 0,
     turns: loadOnly ? undefined : turns
@@ -213,7 +213,7 @@ async function answer(
   const open = (whole: boolean) => () => new NativeAnswer(context, whole)
   if (body.stream === false) return (await deps.answers.whole(reply, question, open(true))).whole()
   const idle = () => ({ ...empty(), done: false })
-  const channel = streams.channel(request, reply, idle, failure => answerFailure(model, failure))
+  const channel = streams.channel(reply, idle, failure => answerFailure(model, failure))
   return await deps.answers.stream(reply, question, channel, open(false))
 }
 
@@ -254,12 +254,10 @@ export function answerRoutes(app: FastifyInstance, deps: NativeDependencies): vo
       )
     },
     errors: ANSWER_ERRORS,
-    handler: async (request, reply) => {
-      const { body } = request
-      return await answer(deps, request, reply, body, CHAT, (variant, sampling, engine) =>
+    handler: ({ body }, reply) =>
+      answer(deps, reply, body, CHAT, (variant, sampling, engine) =>
         body.messages?.length ? chatCall(body, variant, sampling, engine) : undefined
       )
-    }
   })
 
   route('POST /generate', 'generate', 'Continue a prompt', {
@@ -273,8 +271,7 @@ export function answerRoutes(app: FastifyInstance, deps: NativeDependencies): vo
       )
     },
     errors: ANSWER_ERRORS,
-    handler: async (request, reply) => {
-      const { body } = request
+    handler: ({ body }, reply) => {
       const call = (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) =>
         body.prompt ? generateCall(body, variant, sampling, engine) : undefined
       // Raw and fill-in requests are not conversations.
@@ -282,7 +279,7 @@ export function answerRoutes(app: FastifyInstance, deps: NativeDependencies): vo
       const turns: Turn[] | undefined = continues
         ? [...earlierTurns(body), { role: 'user', content: body.prompt ?? '' }]
         : undefined
-      return await answer(deps, request, reply, body, GENERATE, call, turns)
+      return answer(deps, reply, body, GENERATE, call, turns)
     }
   })
 }

@@ -14,14 +14,11 @@ import { parseRequestedName, publicModelName } from '../../../core/models/model-
 import type { NativeDependencies } from './native-dependencies.ts'
 import { requestedName } from './records.ts'
 
-const ActivitySchema = Loose(
-  {
-    requests: Count('Requests for models since the server started, including loads'),
-    running: Count('Requests that are being answered'),
-    waiting: Count('Requests that are waiting')
-  },
-  { title: 'Activity' }
-)
+const ActivitySchema = Titled('Activity', {
+  requests: Count('Requests for models since the server started, including loads'),
+  running: Count('Requests that are being answered'),
+  waiting: Count('Requests that are waiting')
+})
 export type Activity = Static<typeof ActivitySchema>
 
 const settings = Type.Optional(trials.TrialSettingsSchema)
@@ -36,10 +33,7 @@ const REQUEST_ERRORS: readonly ErrorCode[] = [
 ]
 
 /** Trials of other settings, for `corral bench`. They need an admin, because a trial can set engine flags. */
-export function benchmarkRoutes(
-  app: FastifyInstance,
-  { catalog, scheduler, engines, streams }: NativeDependencies
-): void {
+export function benchmarkRoutes(app: FastifyInstance, { catalog, scheduler, engines, streams }: NativeDependencies) {
   const requestedModel = (name: string, caller: Caller) =>
     publicModelName(catalogFor(catalog, caller).get(parseRequestedName(name)))
   const route = nativeRouter(app, 'Trials')
@@ -63,11 +57,10 @@ export function benchmarkRoutes(
       }
     },
     errors: [...MODEL_ERRORS, 'unsupported_capability', 'trial_running', 'invalid_option'],
-    handler: async (request, reply) => {
-      const { body, caller } = request
+    handler: async ({ body, caller }, reply) => {
       const model = requestedModel(requestedName(body), caller)
       const signal = clientSignal(reply)
-      await streams.reply(request, reply, async stream => {
+      await streams.reply(reply, async stream => {
         let lastStatus = ''
         const onProgress = (progress: Parameters<typeof progressText>[0]) => {
           const status = progressText(progress)

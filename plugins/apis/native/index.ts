@@ -34,19 +34,16 @@ export default definePlugin({
   description: 'The native API under /api',
   offers: ['nativeApi', 'stateFeed'],
   needs: [...SERVICES, 'hardware'],
-  options: Type.Object(
-    {
-      negotiate: Type.Boolean({
-        default: true,
-        description: 'Respect the Accept header: clients that do not accept Server-Sent Events get NDJSON'
-      }),
-      heartbeat: Timeout({
-        default: '10s',
-        description: 'Silence after which a waiting stream sends a heartbeat with its status'
-      })
-    },
-    { additionalProperties: false }
-  ),
+  options: Type.Object({
+    negotiate: Type.Boolean({
+      default: true,
+      description: 'Respect the Accept header: clients that do not accept Server-Sent Events get NDJSON'
+    }),
+    heartbeat: Timeout({
+      default: '10s',
+      description: 'Silence after which a waiting stream sends a heartbeat with its status'
+    })
+  }),
   setup(context, options) {
     let settings = options
     const streams = (defaultFraming: Framing) => new NativeStreams(defaultFraming, () => settings)

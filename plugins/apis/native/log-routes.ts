@@ -23,19 +23,9 @@ const LogEventSchema = Type.Union([
 export type LogEvent = Static<typeof LogEventSchema>
 
 const Level = Type.Enum([...LOG_LEVELS])
-const LevelsSchema = Type.Object(
-  {
-    default: Level,
-    parts: Type.Record(Type.String(), Level)
-  },
-  { title: 'LogLevels', additionalProperties: true }
-)
+const LevelsSchema = Titled('LogLevels', { default: Level, parts: Type.Record(Type.String(), Level) })
 
-export function logRoutes(
-  app: FastifyInstance,
-  { catalog, engines, streams }: NativeDependencies,
-  levels: LogLevels
-): void {
+export function logRoutes(app: FastifyInstance, { catalog, engines, streams }: NativeDependencies, levels: LogLevels) {
   const route = nativeRouter(app, 'Server')
   const closing = new AbortController()
   app.addHook('preClose', async () => closing.abort())
@@ -61,11 +51,9 @@ export function logRoutes(
       )
     },
     errors: ['invalid_request', 'invalid_model_name', 'model_not_found'],
-    handler: async (request, reply) => {
-      const name = parseRequestedName(request.params['*'])
-      const { follow } = request.query
-      const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
-      const variant = catalog.get(name)
+    handler: async ({ params, query: { follow, lines: last } }, reply) => {
+      const lines = last === undefined ? undefined : Number(last)
+      const variant = catalog.get(parseRequestedName(params['*']))
       if (follow !== '1' && follow !== 'true') {
         const records = engines.logs(variant).map(record => {
           const kept = lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
@@ -74,7 +62,7 @@ export function logRoutes(
         return { model: variant.publicName, engines: records }
       }
       const ended = AbortSignal.any([clientSignal(reply), closing.signal])
-      return await streams.reply(request, reply, async stream => {
+      return await streams.reply(reply, async stream => {
         stream.status = 'following'
         const news = createLogEvents(lines ?? BACKLOG_LINES)
         // The stream ends when the model is deleted.

@@ -26,7 +26,7 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, errorCodes } from '../../../core/errors.ts'
 import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../../core/http/list-body.ts'
-import { Given, keep_alive, Loose, named, options, Titled } from '../../../core/http/request-fields.ts'
+import { each, Given, keep_alive, Loose, named, options, Titled } from '../../../core/http/request-fields.ts'
 import { DISK_ERRORS, FILE_ERRORS, json, MODEL_ERRORS, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { hasRole } from '../../../core/http/roles.ts'
 import { aliasesByModel, catalogFor, isAllowed } from '../../../core/models/allowed-models.ts'
@@ -57,9 +57,7 @@ const ConvertRequestSchema = Titled('ConvertRequest', {
 })
 const ImportRequestSchema = Titled('ImportRequest', {
   ...named,
-  path: Given(Type.String({ minLength: 1 })),
-  from: Given(Type.String({ minLength: 1 })),
-  found: Given(Type.String({ minLength: 1 })),
+  ...each(Given(Type.String({ minLength: 1 })), 'path', 'from', 'found'),
   stream: Given(Type.Boolean({ default: false }))
 })
 
@@ -209,13 +207,12 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     body: Titled('LoadRequest', { ...named, stream: Given(Type.Boolean({ default: false })), options, keep_alive }),
     response: { 200: streams.workReply('Ready', Done('ready')) },
     errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability'],
-    handler: async (request, reply) => {
-      const { body } = request
-      const variant = catalogFor(catalog, request.caller).get(parseRequestedName(requestedName(body)))
+    handler: async ({ body, caller }, reply) => {
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
       const options = parseOptions(body.options).load
       const keepAlive = parseKeepAlive(body.keep_alive)
       reportUnknownOptions(deps, reply, variant)
-      return await streams.replyToWork(request, reply, async waiting => {
+      return await streams.replyToWork(reply, body, async waiting => {
         const wanted = { model: publicModelName(variant), options, keepAlive, loadOnly: true }
         const lease = await scheduler.lease({ ...callerLease(reply), ...wanted, ...waiting })
         lease.release()
@@ -239,12 +236,11 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     body: ImportRequestSchema,
     response: { 200: streams.workReply('The stored variant', ImportedSchema) },
     errors: ['invalid_model_name', 'model_not_found', 'model_exists', ...DISK_ERRORS, 'path_not_allowed'],
-    handler: async (request, reply) => {
-      const { body, caller } = request
+    handler: async ({ body, caller }, reply) => {
       const take = await planImport(deps, body, caller)
       const work = async (waiting: Waiting) => ({ status: 'success', ...(await take(waiting)) })
       const named = { model: requestedName(body) || (body.found ?? null) }
-      return await streams.replyToWork(request, reply, work, { named })
+      return await streams.replyToWork(reply, body, work, { named })
     }
   })
 
@@ -253,15 +249,14 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     body: ConvertRequestSchema,
     response: { 200: streams.workReply('The converted model', ConvertedSchema) },
     errors: [...FILE_ERRORS, ...DISK_ERRORS, ...CONVERSION_ERRORS],
-    handler: async (request, reply) => {
-      const { body } = request
-      const variant = requireFiles(catalogFor(catalog, request.caller).get(parseRequestedName(requestedName(body))))
+    handler: async ({ body, caller }, reply) => {
+      const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
       const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
       const work = async (waiting: Waiting) => {
         const made = await conversion.convert(variant, dtype, waiting)
         return { status: 'success', model: requestedName(body), ...conversionRecord(made) }
       }
-      return await streams.replyToWork(request, reply, work, { streams: true })
+      return await streams.replyToWork(reply, body, work, { streams: true })
     }
   })
 
@@ -271,12 +266,12 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     bodyOptional: true,
     response: { 200: streams.workReply('The converter is installed', Done('success')) },
     errors: ['conversion_failed', 'runtime_missing', ...DISK_ERRORS],
-    handler: async (request, reply) => {
+    handler: async ({ body }, reply) => {
       const work = async (waiting: Waiting) => {
         await conversion.install(waiting)
         return { status: 'success' }
       }
-      return await streams.replyToWork(request, reply, work, { streams: true })
+      return await streams.replyToWork(reply, body, work, { streams: true })
     }
   })
 

@@ -64,19 +64,17 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
       202: json('The pull continues in the background', PullSchema)
     },
     errors: PULL_ERRORS,
-    handler: async (request, reply) => {
-      const { body } = request
+    handler: async ({ body, caller }, reply) => {
       const model = requestedName(body)
       const success = { status: 'success' }
       const source = naming.atHub ? naming.atHub(model) : model
       if (source === undefined) {
         if (body.stream === false) return success
-        return await streams.reply(request, reply, async stream => {
+        return await streams.reply(reply, async stream => {
           void stream.send({ status: `pulling ${model}` })
           return success
         })
       }
-      const { caller } = request
       const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}), caller }
       const signal = clientSignal(reply)
 
@@ -90,7 +88,7 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
         await pull?.watch(() => undefined, signal)
         return withWarnings(pull)
       }
-      return await streams.reply(request, reply, async stream => {
+      return await streams.reply(reply, async stream => {
         const onProgress = (progress: Progress) => {
           stream.status = progressText(progress)
         }

@@ -5,18 +5,15 @@ import { hasFiles } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { type Drain, drainingError } from '../../../core/http/draining.ts'
 import { nativeErrorBody } from '../../../core/http/native-error.ts'
-import { Flag, Integer, Loose } from '../../../core/http/request-fields.ts'
+import { Flag, Integer, Loose, Titled } from '../../../core/http/request-fields.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
-const DrainStateSchema = Type.Object(
-  {
-    draining: Flag('Whether new requests for models are refused'),
-    since: Type.Optional(Type.String({ format: 'date-time' })),
-    open: Integer('Number of running and waiting requests for models')
-  },
-  { title: 'DrainState' }
-)
+const DrainStateSchema = Titled('DrainState', {
+  draining: Flag('Whether new requests for models are refused'),
+  since: Type.Optional(Type.String({ format: 'date-time' })),
+  open: Integer('Number of running and waiting requests for models')
+})
 export type DrainState = Static<typeof DrainStateSchema>
 
 /** Routes for supervisors and load balancers, and for taking a server out of service before it stops. */

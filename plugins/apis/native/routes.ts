@@ -21,11 +21,7 @@ function getHealth({ drain }: FastifyInstance): Static<typeof RunningSchema> {
   return { status: 'ok', ...(drain.since && { draining: true }) }
 }
 
-export async function nativeRoutes(
-  app: FastifyInstance,
-  deps: NativeDependencies,
-  shownVersion = version
-): Promise<void> {
+export async function nativeRoutes(app: FastifyInstance, deps: NativeDependencies, shownVersion = version) {
   const route = nativeRouter(app, 'Server')
   route('GET /health', 'getHealth', 'Check that corral is running', {
     role: 'anyone',
@@ -52,7 +48,7 @@ function links(hasDocs: boolean, page: string | undefined): string {
   return `<!doctype html><html lang="en"><meta charset="utf-8"><title>corral</title><p>corral is running.${chat}${docs}</p></html>\n`
 }
 
-const PluginsSchema = Type.Object({ plugins: Type.Array(PluginReportSchema) }, { title: 'Plugins' })
+const PluginsSchema = Titled('Plugins', { plugins: Type.Array(PluginReportSchema) })
 
 export function serverRoutes(app: FastifyInstance, plugins: () => PluginReport[]): void {
   const route = nativeRouter(app, 'Server')

@@ -64,10 +64,10 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
     bodyOptional: true,
     response: { 200: streams.workReply('The installed build', BuildReplySchema) },
     errors: INSTALL_ERRORS,
-    handler: async (request, reply) => {
-      const wanted = installRequest(request.body)
+    handler: async ({ body }, reply) => {
+      const wanted = installRequest(body)
       const work = async (waiting: Waiting) => success({ build: await runtimes.install(wanted, waiting) })
-      return await streams.replyToWork(request, reply, work, { streams: true })
+      return await streams.replyToWork(reply, body, work, { streams: true })
     }
   })
 
@@ -76,10 +76,9 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
     body: UseRequestSchema,
     response: { 200: streams.workReply('The chosen build', BuildReplySchema) },
     errors: USE_ERRORS,
-    handler: async (request, reply) => {
-      const { runtime } = request.body
-      const work = async (waiting: Waiting) => success({ build: await runtimes.use(runtime, waiting) })
-      return await streams.replyToWork(request, reply, work)
+    handler: async ({ body }, reply) => {
+      const work = async (waiting: Waiting) => success({ build: await runtimes.use(body.runtime, waiting) })
+      return await streams.replyToWork(reply, body, work)
     }
   })
 
@@ -89,9 +88,9 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
     bodyOptional: true,
     response: { 200: streams.workReply('The build in use now, and the previous one', UpgradeReplySchema) },
     errors: INSTALL_ERRORS,
-    handler: async (request, reply) => {
+    handler: async ({ body }, reply) => {
       const work = async (waiting: Waiting) => success(await runtimes.upgrade(waiting))
-      return await streams.replyToWork(request, reply, work, { streams: true })
+      return await streams.replyToWork(reply, body, work, { streams: true })
     }
   })
 

@@ -1,6 +1,16 @@
 import { type Static, Type } from 'typebox'
 import { CountersSchema, Time } from '../../../core/contracts/native-records.ts'
-import { Given, ignored, keep_alive, Loose, named, options, Text, Titled } from '../../../core/http/request-fields.ts'
+import {
+  each,
+  Given,
+  ignored,
+  keep_alive,
+  Loose,
+  named,
+  options,
+  Text,
+  Titled
+} from '../../../core/http/request-fields.ts'
 
 const answering = {
   ...named,
@@ -40,9 +50,7 @@ export type ChatRequest = Static<typeof ChatRequestSchema>
 
 export const GenerateRequestSchema = Titled('GenerateRequest', {
   ...answering,
-  prompt: Given(Type.String()),
-  system: Given(Type.String()),
-  suffix: Given(Type.String()),
+  ...each(Given(Type.String()), 'prompt', 'system', 'suffix'),
   context: Given(Type.Unknown()),
   images: Given(Type.Array(Type.String({ minLength: 1 }))),
   raw: Given(Type.Boolean()),

@@ -5,7 +5,7 @@ import { type Static, Type } from 'typebox'
 import { ModelSettingsSchema } from '../../../core/config/core-schema.ts'
 import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
 import { CorralError, errorCodes } from '../../../core/errors.ts'
-import { Loose, loose, named, Titled } from '../../../core/http/request-fields.ts'
+import { each, loose, named, Titled } from '../../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
@@ -17,16 +17,11 @@ type Values = Record<string, unknown>
 
 const SettingsSchema = Type.Object({}, { ...loose, documented: ModelSettingsSchema })
 
-const ModelSettingsReplySchema = Loose(
-  {
-    model: Type.String(),
-    section: Type.String(),
-    file: Type.String(),
-    settings: SettingsSchema,
-    revision: Type.String()
-  },
-  { title: 'ModelSettings' }
-)
+const ModelSettingsReplySchema = Titled('ModelSettings', {
+  ...each(Type.String(), 'model', 'section', 'file'),
+  settings: SettingsSchema,
+  revision: Type.String()
+})
 
 const EDIT_ERRORS = [...FILE_ERRORS, ...errorCodes('invalid_config config_not_editable not_implemented')]
 

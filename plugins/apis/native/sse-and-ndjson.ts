@@ -54,13 +54,8 @@ export class NativeStreams implements EventStreams {
   }
 
   /** @param idleEvent creates an event without news, as the heartbeat in NDJSON */
-  channel(
-    request: FastifyRequest,
-    reply: FastifyReply,
-    idleEvent: (status: string) => unknown,
-    failureEvent: FailureEvent
-  ): Channel {
-    const framing = this.framingFor(request)
+  channel(reply: FastifyReply, idleEvent: (status: string) => unknown, failureEvent: FailureEvent): Channel {
+    const framing = this.framingFor(reply.request)
     const { contentType, event } = FRAMES[framing]
     reply.vary('Accept')
     return {
@@ -71,16 +66,11 @@ export class NativeStreams implements EventStreams {
     }
   }
 
-  async reply(
-    request: FastifyRequest,
-    reply: FastifyReply,
-    work: (stream: EventStream) => Promise<unknown>,
-    failureEvent: FailureEvent = workFailureEvent
-  ): Promise<void> {
-    const channel = this.channel(request, reply, status => ({ status }), failureEvent)
-    const { event } = FRAMES[this.framingFor(request)]
+  async reply(reply: FastifyReply, work: (stream: EventStream) => Promise<unknown>, failureEvent = workFailureEvent) {
+    const channel = this.channel(reply, status => ({ status }), failureEvent)
+    const { event } = FRAMES[this.framingFor(reply.request)]
     const stream = openReplyStream(reply, channel)
-    await endWithFailure(stream, request, channel.failure, async () => {
+    await endWithFailure(stream, reply.request, channel.failure, async () => {
       const send = (...events: unknown[]) => stream.write(events.map(event).join(''))
       const last = await work(Object.assign(stream, { send }))
       stream.end(last === undefined ? undefined : event(last))
@@ -93,13 +83,13 @@ export class NativeStreams implements EventStreams {
    * @param streams whether the reply is a stream if the request does not say it
    */
   async replyToWork(
-    request: FastifyRequest<{ Body: Named & { stream?: boolean | null } }>,
     reply: FastifyReply,
+    body: Named & { stream?: boolean | null },
     work: (waiting: Required<Waiting>) => Promise<Record<string, unknown>>,
-    { streams = false, named = request.body }: { streams?: boolean; named?: Named } = {}
+    { streams = false, named = body }: { streams?: boolean; named?: Named } = {}
   ): Promise<unknown> {
     const signal = clientSignal(reply)
-    if (!(request.body.stream ?? streams)) return await work({ signal, onProgress: () => undefined })
+    if (!(body.stream ?? streams)) return await work({ signal, onProgress: () => undefined })
     const model = requestedName(named)
     const failureEvent = (failure: CorralError) => ({
       ...(model && answerFailure(model, failure)),
@@ -119,7 +109,7 @@ export class NativeStreams implements EventStreams {
       }
       return await work({ signal, onProgress })
     }
-    await this.reply(request, reply, follow, failureEvent)
+    await this.reply(reply, follow, failureEvent)
   }
 
   eventsReply(description: string, whole: TSchema, event: string, item: TSchema): ResponseSchema {

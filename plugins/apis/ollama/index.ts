@@ -32,7 +32,7 @@ export default definePlugin({
         description: "Additional address for Ollama's clients, such as 127.0.0.1:11434; empty is none"
       })
     },
-    { additionalProperties: false, restart: true }
+    { restart: true }
   ),
   setup(context, options) {
     const { log } = context

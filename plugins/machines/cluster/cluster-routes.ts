@@ -351,7 +351,7 @@ export function pullRoute(app: FastifyInstance, { members, copies, catalog, stre
         return !failure
       }
       if (body.stream === false) return (await copied(() => {})) ? success : await passOn()
-      return await streams.reply(request, reply, async stream => {
+      return await streams.reply(reply, async stream => {
         const { label, size, model, publicName } = variant
         void stream.send({ status: `pulling ${body.model}`, model: bareName(model), label, size })
         const isCopied = await copied(event => void stream.send(event))

@@ -58,7 +58,7 @@ export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPl
           return await readAudit(await trail.lines.files(), query, gone)
         }
         if (follow !== '1' && follow !== 'true') return { entries: await latest() }
-        return await streams.reply(request, reply, async stream => {
+        return await streams.reply(reply, async stream => {
           stream.status = 'following'
           let news: AuditEntry[] = []
           let wake = () => {}

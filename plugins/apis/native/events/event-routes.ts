@@ -32,11 +32,7 @@ const EventSchema = Titled('StateEvent', {
 
 const EVENTS = { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
 
-export function eventRoutes(
-  app: FastifyInstance,
-  feed: StateFeed,
-  streams: Pick<NativeStreams, 'heartbeatInterval'>
-): void {
+export function eventRoutes(app: FastifyInstance, feed: StateFeed, streams: NativeStreams): void {
   const route = nativeRouter(app, 'Server')
   const clusterRoute = nativeRouter(app, 'Cluster')
 

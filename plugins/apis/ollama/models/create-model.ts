@@ -79,19 +79,18 @@ export async function createModelRoutes(
         })
       },
       errors: [...CREATE_ERRORS, 'invalid_option'],
-      handler: async (request, reply) => {
-        const { body } = request
+      handler: async ({ body, caller }, reply) => {
         const name = newName(body.model || body.name)
         const making = readCreateRequest(body)
         reportUnknownParameters(deps.config, reply, making.defaults.options, deps.engines.knownOptions())
-        const source = 'from' in making.source ? stored(making.source.from, request.caller) : undefined
+        const source = 'from' in making.source ? stored(making.source.from, caller) : undefined
         const signal = clientSignal(reply)
         const success = { status: 'success' }
         if (body.stream === false) {
           await new ModelMaker(deps, name, signal).create(making, source)
           return success
         }
-        return await streams.reply(request, reply, async stream => {
+        return await streams.reply(reply, async stream => {
           const report: Report = (status, progress) => {
             stream.status = status
             void stream.send({ status, ...progress })

@@ -100,7 +100,7 @@ export function captureRoutes({ captures, access, catalog, streams }: Dependenci
       errors: ['capture_not_found'],
       handler: async (request, reply) => {
         const path = await captures.recordsOf(request.params.id)
-        return await streams.reply(request, reply, async stream => {
+        return await streams.reply(reply, async stream => {
           for await (const line of createInterface({
             input: createReadStream(path),
             crlfDelay: Number.POSITIVE_INFINITY
