@@ -204,10 +204,7 @@ function knowsMore(error: unknown): boolean {
   )
 }
 
-function countDelta(
-  tally: TokenTally,
-  { choice = 0, content, thinking, toolCalls, usage, reading, finish }: Delta
-): void {
+function countDelta(tally: TokenTally, { choice = 0, content, thinking, toolCalls, usage, reading, finish }: Delta) {
   if (finish) tally.finish()
   if (usage) tally.usage(usage, choice)
   else if (reading) tally.read(reading.total, reading.cached, tally.promptOf(choice))

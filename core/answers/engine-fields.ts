@@ -1,13 +1,10 @@
+import type { EngineFields } from '../contracts/engines.ts'
 import type { ModelDefaults } from '../contracts/models.ts'
 import { isOwnOption, type ParsedOptions } from '../models/options.ts'
 
 /** The body for the engine: its options and other fields without `own` ones. `null` counts as absent. */
-export function passedFields(
-  body: Record<string, unknown>,
-  { sampling }: ParsedOptions,
-  own: readonly string[]
-): Record<string, unknown> {
-  const fields: Record<string, unknown> = {}
+export function passedFields(body: EngineFields, { sampling }: ParsedOptions, own: readonly string[]): EngineFields {
+  const fields: EngineFields = {}
   for (const name in sampling) if (!own.includes(name)) fields[name] = sampling[name]
   for (const name in body) {
     const value = body[name]
@@ -23,10 +20,7 @@ interface Message {
 const isSystem = ({ role }: Message) => role === 'system' || role === 'developer'
 
 /** The system message, then the model's example messages, then the request's, with the engine's roles. */
-export function withModelDefaults<T extends Message>(
-  messages: readonly T[],
-  defaults: ModelDefaults | undefined
-): (T | { role: string; content: string })[] {
+export function withModelDefaults<T extends Message>(messages: readonly T[], defaults: ModelDefaults | undefined) {
   if (!defaults?.system && !defaults?.messages?.length) return [...messages]
   const hasSystem = messages.some(isSystem)
   const begin = messages.findIndex(message => !isSystem(message))

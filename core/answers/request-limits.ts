@@ -21,11 +21,7 @@ export interface Asked<Body extends EngineFields = EngineFields> {
 /** The last result for each key's limits: clients mostly ask for the same model again. */
 const latest = new WeakMap<Partial<RequestBounds>, { ofModel: RequestBounds; all: RequestBounds }>()
 
-export function getRequestLimits(
-  config: CoreConfig,
-  variant: Model,
-  { bounds }: Pick<Caller, 'bounds'>
-): RequestBounds {
+export function getRequestLimits(config: CoreConfig, variant: Model, { bounds }: Limited): RequestBounds {
   const ofModel = settingsFor(config, variant).bounds
   if (!bounds) return ofModel
   const found = latest.get(bounds)

@@ -60,12 +60,7 @@ export function reportUnknownParameters(
   if (ofEngines) report(config, reply, unknownAmong(parameters, ofEngines, 'parameters'), () => [...ofEngines])
 }
 
-function report(
-  { limits }: Asked['config'],
-  reply: FastifyReply,
-  unknown: UnknownOption[],
-  getKnown: () => string[]
-): void {
+function report({ limits }: Asked['config'], reply: FastifyReply, unknown: UnknownOption[], getKnown: () => string[]) {
   if (unknown.length === 0) return
   if (limits.strict_options) throw refusal(unknown, getKnown())
   const names = unknown.map(({ name }) => name)

@@ -24,11 +24,7 @@ const MIN_PACE = 1000
  * @param stall 0 is unlimited
  * @throws CorralError `over_limit` that names the limit; the reason of `upload.ended`
  */
-export async function* paced(
-  body: AsyncIterable<Buffer>,
-  stall: number,
-  upload: ArrivingUpload
-): AsyncGenerator<Buffer> {
+export async function* paced(body: AsyncIterable<Buffer>, stall: number, upload: ArrivingUpload) {
   const pieces = body[Symbol.asyncIterator]()
   let allowance = stall
   let fail: (error: unknown) => void = () => {}

@@ -98,11 +98,7 @@ type ListenAddress = { host: string; port: number }
 export const LISTEN_PATTERN = '^((\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]+):[0-9]{1,5})?$'
 
 /** Parses the address; undefined for an empty text. @throws ConfigError that says what is wrong with it */
-export function readListen(
-  text: string,
-  ownPort: number,
-  { setting, served, path, example }: ListenSetting
-): ListenAddress | undefined {
+export function readListen(text: string, ownPort: number, { setting, served, path, example }: ListenSetting) {
   if (text === '') return undefined
   const wrong = (message: string) => new ConfigError([{ where: setting, setting, message }])
   const [, ipv6, name, digits] = /^(?:\[([^\]]+)\]|([A-Za-z0-9.-]+)):(\d+)$/.exec(text) ?? []

@@ -46,11 +46,7 @@ export const RATE_LIMIT_HEADERS: readonly string[] = [
  * (draft-ietf-httpapi-ratelimit-headers-10), and the headers of hosted services.
  * @param now milliseconds since the epoch
  */
-export function rateLimitHeaders(
-  states: readonly BudgetState[],
-  dialect: 'openai' | 'anthropic',
-  now: number
-): Record<string, string> {
+export function rateLimitHeaders(states: readonly BudgetState[], dialect: keyof typeof DIALECTS, now: number) {
   let policies = ''
   let left = ''
   for (const state of states) {

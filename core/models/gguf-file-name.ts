@@ -142,10 +142,7 @@ const MAX_COMPARED = 500
  * other model is enough. Chooses the best of several precisions. Returns undefined if the choice is ambiguous.
  * @param paths all files in the listing
  */
-export function companionFinder(
-  wanted: keyof typeof COMPANIONS,
-  paths: readonly string[]
-): (modelPath: string) => string | undefined {
+export function companionFinder(wanted: keyof typeof COMPANIONS, paths: readonly string[]) {
   const { labels, name } = COMPANIONS[wanted]
   if (!paths.some(path => name.test(path))) return () => undefined
   const files = paths.map(path => ({ path, role: roleOf(path), base: baseOfFileName(path), folders: foldersOf(path) }))
@@ -155,7 +152,7 @@ export function companionFinder(
     const index = labels.indexOf(labelFromFileName(path) ?? '')
     return index === -1 ? labels.length : index
   }
-  return modelPath => {
+  return (modelPath: string) => {
     const folders = foldersOf(modelPath)
     const shared = (file: { folders: string[] }) => commonStart(file.folders, folders)
     const depth = Math.max(...found.map(shared))

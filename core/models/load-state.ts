@@ -12,12 +12,10 @@ export interface LoadState {
 }
 
 /** Returns a function for the current states of models. A model that is loaded in one of its modes counts as loaded. */
-export function loadStates(
-  scheduler: Pick<Scheduler, 'running' | 'loading' | 'loadFailure'>
-): (variant: Model) => LoadState {
+export function loadStates(scheduler: Pick<Scheduler, 'running' | 'loading' | 'loadFailure'>) {
   const running = new Set(scheduler.running().map(({ variant }) => variant.key))
   const loading = new Map(scheduler.loading().map(one => [one.variant.key, one] as const))
-  return variant => {
+  return (variant: Model): LoadState => {
     if (running.has(variant.key)) return { value: 'loaded' }
     const moving = loading.get(variant.key)
     // It is in memory until its engine has ended.

@@ -7,11 +7,7 @@ import { fileSize } from '../system/folder-names.ts'
 import { bareName, type ModelName } from './model-name.ts'
 
 /** The variant of another origin that prevents files with this label from being stored under its name. */
-export function conflictingVariant(
-  variants: readonly StoredVariant[],
-  incoming: Origin,
-  label: string
-): StoredVariant | undefined {
+export function conflictingVariant(variants: readonly StoredVariant[], incoming: Origin, label: string) {
   return variants.find(({ origin, isDefault, label: present }) => {
     if (origin.kind === 'made') return isDefault || present.toLowerCase() === label.toLowerCase()
     return origin.kind !== incoming.kind || (origin.kind === 'hub' && origin.from !== incoming.from)

@@ -76,11 +76,7 @@ function settingsFault(plugin: PluginDefinition, others: readonly PluginDefiniti
  * @param beforeImport called with the module's path; it throws if the module must not be run
  * @throws Error that says what is wrong, as the end of a sentence
  */
-export async function loadPlugin(
-  name: string,
-  base: string,
-  beforeImport?: (path: string) => Promise<void>
-): Promise<FoundPlugin> {
+export async function loadPlugin(name: string, base: string, beforeImport?: (path: string) => Promise<void>) {
   const path = isPath(name) ? await fileAt(expandPath(name, base)) : await fileOfPackage(name, base)
   await beforeImport?.(path)
   let loaded: { default?: unknown }
