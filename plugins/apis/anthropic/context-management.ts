@@ -83,12 +83,7 @@ function mayReach(tokens: number, { messages, tools }: EngineFields): boolean {
   return Buffer.byteLength(JSON.stringify([messages, tools])) + MAX_TEMPLATE_TOKENS >= tokens
 }
 
-export async function clearContext(
-  body: EngineFields,
-  edits: readonly Edit[],
-  setting: Setting,
-  count: Count
-): Promise<EditedContext> {
+export async function clearContext(body: EngineFields, edits: readonly Edit[], setting: Setting, count: Count) {
   let context: EditedContext = { body, applied: [] }
   for (const edit of edits) {
     if (edit.type === CLEAR_THINKING) context = await clearThinking(context, edit, count)

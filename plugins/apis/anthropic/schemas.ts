@@ -1,5 +1,6 @@
 import { type Static, Type } from 'typebox'
 import {
+  each,
   Given,
   ignored,
   keep_alive,
@@ -112,10 +113,7 @@ export const MessagesRequest = Titled('MessagesRequest', {
 export type MessagesRequest = Static<typeof MessagesRequest>
 
 const Usage = Titled('AnthropicUsage', {
-  input_tokens: Type.Integer(),
-  cache_creation_input_tokens: Type.Integer(),
-  cache_read_input_tokens: Type.Integer(),
-  output_tokens: Type.Integer(),
+  ...each(Type.Integer(), 'input_tokens', 'cache_creation_input_tokens', 'cache_read_input_tokens', 'output_tokens'),
   iterations: Type.Optional(Type.Array(Loose({ type: Type.String() })))
 })
 export type Usage = Static<typeof Usage>
@@ -213,9 +211,7 @@ export const ModelList = Type.Object({
 const AnthropicError = Titled('AnthropicError', {
   type: Type.Literal('error'),
   error: Loose({
-    type: Type.String(),
-    message: Type.String(),
-    code: Type.String(),
+    ...each(Type.String(), 'type', 'message', 'code'),
     details: Loose({ error_code: Type.String() })
   }),
   request_id: Type.String()

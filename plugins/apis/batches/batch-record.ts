@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { type Static, Type } from 'typebox'
+import { each } from '../../../core/http/request-fields.ts'
 import { ENDPOINTS, LineErrorSchema } from './json-lines.ts'
 import { newFileId } from './user-files.ts'
 
@@ -20,15 +21,9 @@ const Seconds = Type.Optional(Type.Integer({ description: 'Seconds since the epo
 
 export const BatchRecordSchema = Type.Object({
   version: Type.Literal(1),
-  id: Type.String(),
-  owner: Type.String(),
-  turn: Type.String(),
-  address: Type.String(),
+  ...each(Type.String(), 'id', 'owner', 'turn', 'address'),
   endpoint: Type.Enum([...ENDPOINTS]),
-  window: Type.String(),
-  inputFile: Type.String(),
-  outputFile: Type.String(),
-  errorFile: Type.String(),
+  ...each(Type.String(), 'window', 'inputFile', 'outputFile', 'errorFile'),
   metadata: Type.Union([Type.Record(Type.String(), Type.String()), Type.Null()]),
   status: Type.Enum([...STATUSES]),
   /** The final state that the batch is going to, from the moment it is decided. */
@@ -37,13 +32,16 @@ export const BatchRecordSchema = Type.Object({
   counts: Type.Object({ total: Type.Integer(), completed: Type.Integer(), failed: Type.Integer() }),
   createdAt: Type.Integer(),
   expiresAt: Type.Integer(),
-  inProgressAt: Seconds,
-  finalizingAt: Seconds,
-  cancellingAt: Seconds,
-  completedAt: Seconds,
-  failedAt: Seconds,
-  expiredAt: Seconds,
-  cancelledAt: Seconds
+  ...each(
+    Seconds,
+    'inProgressAt',
+    'finalizingAt',
+    'cancellingAt',
+    'completedAt',
+    'failedAt',
+    'expiredAt',
+    'cancelledAt'
+  )
 })
 export type BatchRecord = Static<typeof BatchRecordSchema>
 

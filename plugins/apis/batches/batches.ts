@@ -280,10 +280,7 @@ export class Batches {
     await this.#save(batch)
   }
 
-  async #withResults(
-    { outputFile, errorFile, counts }: BatchRecord,
-    use: (results: Results) => Promise<void>
-  ): Promise<void> {
+  async #withResults({ outputFile, errorFile, counts }: BatchRecord, use: (results: Results) => Promise<void>) {
     const answered = new Set<string>()
     const opened: ResultFile[] = []
     try {

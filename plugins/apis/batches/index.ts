@@ -11,24 +11,21 @@ import { type FileLimits, UserFiles } from './user-files.ts'
 
 const DAY = 24 * 3_600_000
 
-const Section = Type.Object(
-  {
-    file_size: Bytes({ default: '200MiB', description: 'Maximum size of a file' }),
-    files: Count(1000, 1, { description: 'Maximum number of files per owner, including results …' }),
-    bytes: Bytes({ default: '4GiB', description: '… and their maximum total size' }),
-    lines: Count(50_000, 1, { description: 'Maximum number of requests in a batch' }),
-    line_size: Bytes({ default: '4MiB', description: 'Maximum length of a line in a batch' }),
-    batches: Count(200, 1, {
-      description: 'Maximum number of batches stored per owner; the oldest one that has ended is deleted for a new one'
-    }),
-    running: Count(4, 1, {
-      description: 'Batches that run at the same time, at most half of them for one owner; the others wait'
-    }),
-    parallel: Count(8, 1, { maximum: 256, description: 'Requests of one batch that run at the same time' }),
-    keep: Count(30, 1, { maximum: 36_500, description: 'Days that files and batches are stored' })
-  },
-  { additionalProperties: false }
-)
+const Section = Type.Object({
+  file_size: Bytes({ default: '200MiB', description: 'Maximum size of a file' }),
+  files: Count(1000, 1, { description: 'Maximum number of files per owner, including results …' }),
+  bytes: Bytes({ default: '4GiB', description: '… and their maximum total size' }),
+  lines: Count(50_000, 1, { description: 'Maximum number of requests in a batch' }),
+  line_size: Bytes({ default: '4MiB', description: 'Maximum length of a line in a batch' }),
+  batches: Count(200, 1, {
+    description: 'Maximum number of batches stored per owner; the oldest one that has ended is deleted for a new one'
+  }),
+  running: Count(4, 1, {
+    description: 'Batches that run at the same time, at most half of them for one owner; the others wait'
+  }),
+  parallel: Count(8, 1, { maximum: 256, description: 'Requests of one batch that run at the same time' }),
+  keep: Count(30, 1, { maximum: 36_500, description: 'Days that files and batches are stored' })
+})
 
 export default definePlugin({
   name: 'api-batches',

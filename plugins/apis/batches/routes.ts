@@ -1,7 +1,7 @@
 import { open } from 'node:fs/promises'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
@@ -185,7 +185,7 @@ function uploadRoute(app: FastifyInstance, files: UserFiles, stall: () => number
     handler: async (request, reply) => {
       removeUploadTimeout(request.raw)
       reply.raw.once('finish', () => endUpload(request.raw))
-      return fileObject(await receiveForm(files, request, reply, stall()))
+      return fileObject(await receiveForm(files, reply, stall()))
     }
   })
 }
@@ -193,12 +193,8 @@ function uploadRoute(app: FastifyInstance, files: UserFiles, stall: () => number
 const FORM_LIMITS = { files: 1, fields: 20, parts: 25, fieldSize: 1000 }
 
 /** Reads a form as it arrives. Its file is written to disk, in whatever order the fields come. */
-async function receiveForm(
-  files: UserFiles,
-  request: FastifyRequest,
-  reply: FastifyReply,
-  stall: number
-): Promise<FileRecord> {
+async function receiveForm(files: UserFiles, reply: FastifyReply, stall: number): Promise<FileRecord> {
+  const { request } = reply
   const { 'content-type': contentType = '', 'content-length': length } = request.headers
   if (!/^multipart\/form-data\b/i.test(contentType)) {
     throw new CorralError('invalid_request', `Send the file as a form (${FORM}) with the fields "file" and "purpose".`)

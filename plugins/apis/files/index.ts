@@ -17,7 +17,7 @@ export default definePlugin({
   description: 'Model files under /api/files, which other corrals download',
   optional: true,
   needs: ['storage', 'catalog'],
-  options: Type.Object({}, { additionalProperties: false, restart: true }),
+  options: Type.Object({}, { restart: true }),
   setup(context) {
     const [storage, catalog] = [context.service('storage'), context.service('catalog')]
     return {

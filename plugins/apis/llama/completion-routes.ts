@@ -1,4 +1,4 @@
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply } from 'fastify'
 import { type Static, type TSchema, Type } from 'typebox'
 import {
   ANSWER_ERRORS,
@@ -26,39 +26,33 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
       event: 'Events `data: {"content","tokens","stop":false,…}`; the last has `stop: true` and the counts.',
       item: schemas.CompletionEvent
     })
-  for (const [path, operationId] of [
-    ['/completion', 'llamaCompletion'],
-    ['/completions', 'llamaCompletions']
-  ] as const) {
-    route(`POST ${path}`, operationId, "Continue a text, in llama-server's own format", {
+  for (const [path, id] of Object.entries({ '/completion': 'llamaCompletion', '/completions': 'llamaCompletions' })) {
+    route(`POST ${path}`, id, "Continue a text, in llama-server's own format", {
       body: schemas.CompletionRequest,
       response: {
         200: reply200('The text', Type.Union([schemas.CompletionEvent, Type.Array(schemas.CompletionEvent)]))
       },
       errors: ANSWER_ERRORS,
-      handler: (request, reply) => complete(deps, request, reply, { prompt: toEnginePrompt(request.body.prompt) })
+      handler: ({ body }, reply) => complete(deps, body, reply, { prompt: toEnginePrompt(body.prompt) })
     })
   }
   route('POST /infill', 'llamaInfill', 'Write the text between two texts', {
     body: schemas.InfillRequest,
     response: { 200: reply200('The text between') },
     errors: ANSWER_ERRORS,
-    handler: (request, reply) => {
-      const { input_prefix, input_suffix, prompt } = request.body
+    handler: ({ body }, reply) => {
+      const { input_prefix, input_suffix, prompt } = body
       // As in llama-server, the prompt is the end of the prefix.
       const texts = {
         prompt: `${input_prefix ?? ''}${prompt ?? ''}`,
         suffix: input_suffix ?? '',
         ...(prompt && { line: prompt })
       }
-      return complete(deps, request, reply, texts)
+      return complete(deps, body, reply, texts)
     }
   })
-  for (const [path, operationId] of [
-    ['/embedding', 'llamaEmbedding'],
-    ['/embeddings', 'llamaEmbeddings']
-  ] as const) {
-    route(`POST ${path}`, operationId, "Create embeddings of texts, in llama-server's own format", {
+  for (const [path, id] of Object.entries({ '/embedding': 'llamaEmbedding', '/embeddings': 'llamaEmbeddings' })) {
+    route(`POST ${path}`, id, "Create embeddings of texts, in llama-server's own format", {
       body: schemas.EmbeddingRequest,
       response: { 200: json('One for each text', Type.Array(schemas.VectorSchema)) },
       errors: ANSWER_ERRORS,
@@ -85,15 +79,8 @@ const OWN = [
 ]
 
 /** Continues a text. @param texts `prompt`, and `suffix` if a text follows the answer */
-async function complete(
-  deps: LlamaDependencies,
-  request: FastifyRequest<{ Body: EngineFields }>,
-  reply: FastifyReply,
-  texts: EngineFields
-): Promise<unknown> {
-  const { body, caller } = request
-  const modelRequest = deps.answers.read(body, caller)
-  const { variant, settings, options, lease, overflow, requested } = modelRequest
+async function complete(deps: LlamaDependencies, body: EngineFields, reply: FastifyReply, texts: EngineFields) {
+  const { variant, settings, options, lease, overflow, requested } = deps.answers.read(body, reply.request.caller)
   if (texts.suffix !== undefined && !variant.metadata.capabilities.includes('insert')) {
     const message = `Model "${variant.publicName}" cannot fill in text between a prefix and a suffix. Use a model that can, such as a code model.`
     throw new CorralError('unsupported_capability', message, { param: 'model' })
@@ -121,12 +108,8 @@ async function complete(
       ...(Array.isArray(response_fields) && response_fields.length > 0 && { fields: response_fields as string[] })
     })
   if (body.stream === true) {
-    return await deps.answers.stream(
-      reply,
-      question,
-      llamaChannel(deps, () => IDLE),
-      open
-    )
+    const channel = llamaChannel(deps, () => IDLE)
+    return await deps.answers.stream(reply, question, channel, open)
   }
   const answers = (await deps.answers.whole(reply, question, open)).whole()
   return Array.isArray(body.prompt) && answers.length > 1 ? answers : answers[0]

@@ -9,10 +9,9 @@ export default definePlugin({
   description: "llama-server's router API, for its clients and its own web page",
   needs: ['catalog', 'scheduler', 'engines', 'downloads', 'stateFeed', 'storage'],
   optional: true,
-  options: Type.Object(
-    { heartbeat: Timeout({ default: '10s', description: 'Silence after which a stream sends its status' }) },
-    { additionalProperties: false }
-  ),
+  options: Type.Object({
+    heartbeat: Timeout({ default: '10s', description: 'Silence after which a stream sends its status' })
+  }),
   setup(context, options) {
     let { heartbeat } = options
     const api = apiDependencies(context, () => heartbeat)

@@ -24,10 +24,7 @@ import { llamaChannel, llamaRouter } from './llama-error.ts'
 import type { ModelFeed } from './model-feed.ts'
 import * as schemas from './schemas.ts'
 
-function downloadToCancel(
-  { catalog, scheduler, feed }: LlamaDependencies,
-  name: string
-): ReturnType<ModelFeed['findDownload']> {
+function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name: string) {
   const download = feed.findDownload(name)
   const variant = download && catalog.find(parseRequestedName(download.model))
   return variant && loadStates(scheduler)(variant).value !== 'unloaded' ? undefined : download

@@ -88,11 +88,8 @@ export function reroutedErrors() {
 function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   const route = llamaRouter(app)
   const { scheduler, catalog } = deps
-  for (const [path, operationId] of [
-    ['/health', 'getHealthAsLlamaServer'],
-    ['/v1/health', 'getHealthOfV1']
-  ] as const) {
-    route(`GET ${path}`, operationId, "Check that corral is running, as llama-server's clients do", {
+  for (const [path, id] of Object.entries({ '/health': 'getHealthAsLlamaServer', '/v1/health': 'getHealthOfV1' })) {
+    route(`GET ${path}`, id, "Check that corral is running, as llama-server's clients do", {
       role: 'anyone',
       response: { 200: json('Running', schemas.HealthSchema) },
       handler: async () => ({ status: 'ok', ...(app.drain.since && { draining: true }) })
@@ -164,11 +161,7 @@ function routerProps(maxLoaded: number): Static<typeof schemas.PropsSchema> {
   }
 }
 
-async function modelProps(
-  engine: Engine,
-  variant: Model,
-  signal: AbortSignal
-): Promise<Static<typeof schemas.PropsSchema>> {
+async function modelProps(engine: Engine, variant: Model, signal: AbortSignal) {
   const own = (await engine.properties?.({ signal })) ?? {}
   const { capabilities, chatTemplate = '' } = variant.metadata
   return {

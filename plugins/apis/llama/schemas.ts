@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import {
+  each,
   Given,
   keep_alive,
   ListOf,
@@ -80,9 +81,7 @@ export const HealthSchema = Titled('Health', {
 export const PropsSchema = Loose({
   role: Type.Optional(Type.Literal('router')),
   default_generation_settings: Loose({ params: Loose({}), n_ctx: Type.Integer() }),
-  model_alias: Type.String(),
-  model_path: Type.String(),
-  build_info: Type.String(),
+  ...each(Type.String(), 'model_alias', 'model_path', 'build_info'),
   total_slots: Type.Optional(Type.Integer()),
   modalities: Type.Optional(Loose({ vision: Type.Boolean(), audio: Type.Boolean(), video: Type.Boolean() })),
   chat_template: Type.Optional(Type.String()),
@@ -114,9 +113,7 @@ export const CompletionEvent = Titled('LlamaCompletion', {
   content: Type.Optional(Type.String()),
   tokens: Type.Optional(Type.Array(Type.Integer())),
   stop: Type.Optional(Type.Boolean()),
-  stop_type: Type.Optional(Type.String()),
-  stopping_word: Type.Optional(Type.String()),
-  model: Type.Optional(Type.String()),
+  ...each(Type.Optional(Type.String()), 'stop_type', 'stopping_word', 'model'),
   tokens_predicted: Type.Optional(Type.Integer()),
   tokens_evaluated: Type.Optional(Type.Integer()),
   truncated: Type.Optional(Type.Boolean()),
@@ -129,7 +126,5 @@ export const VectorSchema = Loose({ index: Type.Integer(), embedding: Type.Array
 export const StreamRecord = Loose({
   conversation_id: Type.String(),
   is_done: Type.Boolean(),
-  total_bytes: Type.Integer(),
-  started_at: Type.Integer(),
-  completed_at: Type.Integer()
+  ...each(Type.Integer(), 'total_bytes', 'started_at', 'completed_at')
 })

@@ -9,6 +9,7 @@ import {
   catalogFor,
   type Delta,
   definePlugin,
+  each,
   findListed,
   type HookedRequest,
   isObject,
@@ -36,7 +37,7 @@ export default definePlugin({
   optional: true,
   options: Type.Object(
     { heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends its progress' }) },
-    { additionalProperties: false, restart: true }
+    { restart: true }
   ),
   setup(context, { heartbeat }) {
     const scheduler = context.service('scheduler')
@@ -97,17 +98,13 @@ const ModelRecord = Titled('LMStudioModel', {
 
 const AnswerSchema = Titled('LMStudioAnswer', {
   stats: Loose({
-    tokens_per_second: Type.Number(),
-    time_to_first_token: Type.Number(),
-    generation_time: Type.Number(),
+    ...each(Type.Number(), 'tokens_per_second', 'time_to_first_token', 'generation_time'),
     stop_reason: Type.String({
       description: 'eosFound, stopStringFound, toolCalls, maxPredictedTokensReached or contextLengthReached'
     })
   }),
   model_info: Loose({
-    arch: Type.String(),
-    quant: Type.String(),
-    format: Type.String(),
+    ...each(Type.String(), 'arch', 'quant', 'format'),
     context_length: Type.Integer()
   }),
   runtime: Loose({
@@ -117,11 +114,7 @@ const AnswerSchema = Titled('LMStudioAnswer', {
   })
 })
 
-function lmStudioRoutes(
-  app: FastifyInstance,
-  deps: LmStudioDependencies,
-  mark: (request: IncomingMessage) => void
-): void {
+function lmStudioRoutes(app: FastifyInstance, deps: LmStudioDependencies, mark: (request: IncomingMessage) => void) {
   const { catalog } = deps
   const route = studioRouter(app)
   useErrorFormat(app, errorBodyV0)

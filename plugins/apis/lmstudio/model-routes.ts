@@ -8,6 +8,7 @@ import {
   clientSignal,
   DOWNLOAD_ERRORS,
   defaultMode,
+  each,
   errorsWithin,
   FILE_ERRORS,
   Given,
@@ -47,9 +48,7 @@ const ModelKind = Type.Enum(['llm', 'embedding'])
 
 const ListedModel = Titled('LMStudioListedModel', {
   type: ModelKind,
-  publisher: Type.String(),
-  key: Type.String(),
-  display_name: Type.String(),
+  ...each(Type.String(), 'publisher', 'key', 'display_name'),
   architecture: Type.Optional(OrNull(Type.String())),
   quantization: Loose({ name: Type.String(), bits_per_weight: OrNull(Type.Number()) }),
   size_bytes: Type.Integer(),
@@ -81,9 +80,7 @@ const Job = Titled('LMStudioDownload', {
   total_size_bytes: Type.Optional(Type.Integer()),
   downloaded_bytes: Type.Optional(Type.Integer()),
   bytes_per_second: Type.Optional(Type.Number()),
-  estimated_completion: Type.Optional(Type.String({ format: 'date-time' })),
-  started_at: Type.Optional(Type.String({ format: 'date-time' })),
-  completed_at: Type.Optional(Type.String({ format: 'date-time' }))
+  ...each(Type.Optional(Type.String({ format: 'date-time' })), 'estimated_completion', 'started_at', 'completed_at')
 })
 type Job = Static<typeof Job>
 
@@ -179,7 +176,7 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
     body: ChatRequest,
     response: { 200: jsonOrStream('The answer', ChatResult, { event: CHAT_EVENTS, item: Type.Unknown() }) },
     errors: [...ANSWER_ERRORS, 'response_not_found'],
-    handler: (request, reply) => answerChat(deps, request, reply)
+    handler: ({ body }, reply) => answerChat(deps, body, reply)
   })
 }
 

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyReply } from 'fastify'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
 import { eventChannel } from '../../../core/answers/event-channel.ts'
@@ -16,19 +16,17 @@ import { OpenAiAnswer } from './openai-answer.ts'
 export const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
 export const DONE = 'data: [DONE]\n\n'
 
-export async function answer(
-  deps: ConfiguredApi & { running: RunningAnswers },
-  request: FastifyRequest<{ Body: Fields }>,
-  reply: FastifyReply,
-  plan: Planner
-): Promise<unknown> {
-  const modelRequest = readModelRequest(deps, request.body, request.caller)
-  const generation = plan(request.body, modelRequest)
+export type TextDependencies = ConfiguredApi & { running: RunningAnswers }
+
+export async function answer(deps: TextDependencies, sent: Fields, reply: FastifyReply, plan: Planner) {
+  const { caller } = reply.request
+  const modelRequest = readModelRequest(deps, sent, caller)
+  const generation = plan(sent, modelRequest)
   reportIgnoredTools(reply, generation.ignoredTools ?? [])
   const { body, head } = generation
   const { variant, lease, overflow } = modelRequest
   const id = answerId(head.operation === 'chat' ? 'chatcmpl' : 'cmpl')
-  const { controlled, end } = deps.running.begin(id, request.caller.owner, variant, body.reasoning_control === true)
+  const { controlled, end } = deps.running.begin(id, caller.owner, variant, body.reasoning_control === true)
   const question: Question = {
     operation: head.operation,
     body,
@@ -62,11 +60,8 @@ export async function answer(
     channel.endBytes = usage => {
       // The role was sent with the first bytes.
       writer.begins()
-      const last = writer
-        .chunks([{ finish: 'length', usage }])
-        .map(frame)
-        .join('')
-      return `${last}${lastFrames(writer)}`
+      const last = writer.chunks([{ finish: 'length', usage }])
+      return `${last.map(frame).join('')}${lastFrames(writer)}`
     }
     return await deps.answers.stream(reply, question, channel, async lease => {
       const answer = await openAnswer(lease, generation, id, writer)
@@ -86,12 +81,7 @@ function lastFrames(answer: OpenAiAnswer): string {
   return `${last ? frame(last) : ''}${DONE}`
 }
 
-async function openAnswer(
-  lease: Lease,
-  { head }: Generation,
-  id: string,
-  earlier?: OpenAiAnswer
-): Promise<OpenAiAnswer> {
+async function openAnswer(lease: Lease, { head }: Generation, id: string, earlier?: OpenAiAnswer) {
   const { echo, ...rest } = head
   if (!echo) return new OpenAiAnswer(merged(rest, { id }), earlier)
   const texts: string[] = []

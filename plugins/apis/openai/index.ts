@@ -13,17 +13,14 @@ export default definePlugin({
   offers: ['responses'],
   needs: ['catalog', 'scheduler', 'engines'],
   optional: true,
-  options: Type.Object(
-    {
-      heartbeat: Timeout({ default: '10s', description: 'Silence after which a stream sends its status' }),
-      stored_responses: Bytes({
-        default: '64MiB',
-        description: 'Memory for responses that previous_response_id can refer to; 0 stores none',
-        restart: true
-      })
-    },
-    { additionalProperties: false }
-  ),
+  options: Type.Object({
+    heartbeat: Timeout({ default: '10s', description: 'Silence after which a stream sends its status' }),
+    stored_responses: Bytes({
+      default: '64MiB',
+      description: 'Memory for responses that previous_response_id can refer to; 0 stores none',
+      restart: true
+    })
+  }),
   setup(context, options) {
     let { heartbeat } = options
     const stored = new StoredResponses(parseBytes(options.stored_responses)!, context.config.limits.stored_responses)

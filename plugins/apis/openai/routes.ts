@@ -17,7 +17,7 @@ import { streamRoutes } from '../../../core/http/resumable-streams.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { defaultMode } from '../../../core/models/model-operations.ts'
-import { answer } from './answer.ts'
+import { answer, type TextDependencies } from './answer.ts'
 import { chatGeneration, completionGeneration, engineFields, type Fields } from './generation.ts'
 import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
@@ -27,10 +27,7 @@ import type { StoredResponses } from './responses/stored-responses.ts'
 import type { EmbeddingRequest, RerankRequest } from './schemas.ts'
 import * as schemas from './schemas.ts'
 
-export async function openaiRoutes(
-  app: FastifyInstance,
-  deps: ConfiguredApi & { stored: StoredResponses }
-): Promise<void> {
+export async function openaiRoutes(app: FastifyInstance, deps: ConfiguredApi & { stored: StoredResponses }) {
   useOpenAiFormat(app, deps)
   modelRoutes(app, deps)
   textRoutes(app, { ...deps, running: new RunningAnswers() })
@@ -50,7 +47,7 @@ function useOpenAiFormat(app: FastifyInstance, { config }: Pick<ConfiguredApi, '
   app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))
 }
 
-function textRoutes(app: FastifyInstance, deps: ConfiguredApi & { running: RunningAnswers }): void {
+function textRoutes(app: FastifyInstance, deps: TextDependencies): void {
   const errors = openaiErrors(ANSWER_ERRORS)
   const route = openaiRouter(app, 'OpenAI chat')
   route('POST /chat/completions', 'createChatCompletion', 'Answer a conversation', {
@@ -64,7 +61,7 @@ function textRoutes(app: FastifyInstance, deps: ConfiguredApi & { running: Runni
       })
     },
     errors: ANSWER_ERRORS,
-    handler: (request, reply) => answer(deps, request, reply, chatGeneration)
+    handler: ({ body }, reply) => answer(deps, body, reply, chatGeneration)
   })
   route('POST /completions', 'createCompletion', 'Continue a text', {
     body: schemas.CompletionRequest,
@@ -77,7 +74,7 @@ function textRoutes(app: FastifyInstance, deps: ConfiguredApi & { running: Runni
       })
     },
     errors: ANSWER_ERRORS,
-    handler: (request, reply) => answer(deps, request, reply, completionGeneration)
+    handler: ({ body }, reply) => answer(deps, body, reply, completionGeneration)
   })
   route('POST /chat/completions/control', 'controlChatCompletion', 'Control an answer while it is generated', {
     body: schemas.ControlRequest,

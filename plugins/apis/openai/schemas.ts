@@ -1,6 +1,16 @@
 import { type Static, Type } from 'typebox'
 import { PageOf } from '../../../core/http/list-page.ts'
-import { Given, ignored, keep_alive, ListOf, Loose, named, OrNull, Titled } from '../../../core/http/request-fields.ts'
+import {
+  each,
+  Given,
+  ignored,
+  keep_alive,
+  ListOf,
+  Loose,
+  named,
+  OrNull,
+  Titled
+} from '../../../core/http/request-fields.ts'
 import { anthropicFields } from '../../../core/models/anthropic-record.ts'
 import { requestOptions } from '../../../core/models/options.ts'
 import { CodexModel } from './codex-catalog.ts'
@@ -375,9 +385,7 @@ export const Model = Titled('Model', {
   can_remove: Type.Boolean(),
   meta: Loose({
     n_ctx: Type.Integer(),
-    n_ctx_train: Type.Optional(Type.Integer()),
-    n_embd: Type.Optional(Type.Integer()),
-    n_params: Type.Optional(Type.Integer()),
+    ...each(Type.Optional(Type.Integer()), 'n_ctx_train', 'n_embd', 'n_params'),
     size: Type.Integer()
   }),
   aliases: Type.Array(Type.String()),

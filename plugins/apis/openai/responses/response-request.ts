@@ -290,10 +290,7 @@ function engineContent(parts: readonly InputPart[]): Content {
  * leading system messages become one, because many templates allow no more.
  * @returns the messages, and the place of each one's content in the request
  */
-export function engineMessages(
-  items: readonly PlacedItem[],
-  instructions?: string
-): { messages: EngineMessage[]; places: string[] } {
+export function engineMessages(items: readonly PlacedItem[], instructions?: string) {
   const messages: EngineMessage[] = []
   const places: string[] = []
   const names = new Map<string, string>()

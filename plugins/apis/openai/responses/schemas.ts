@@ -1,6 +1,7 @@
-import { type Static, Type } from 'typebox'
+import { type Static, type TProperties, Type } from 'typebox'
 import { PageOf } from '../../../../core/http/list-page.ts'
 import {
+  each,
   Given,
   ignored,
   keep_alive,
@@ -73,6 +74,9 @@ export const ItemsQuery = Loose({
 export type ItemsQuery = Static<typeof ItemsQuery>
 
 const item = { id: Type.String(), status: Type.Enum(['in_progress', 'completed', 'incomplete']) }
+const ItemOf = <Kind extends string, Fields extends TProperties>(title: string, kind: Kind, fields: Fields) =>
+  Titled(title, { type: Type.Literal(kind), ...item, ...fields })
+const call = { call_id: Type.String(), name: Type.String(), namespace: Type.Optional(Type.String()) }
 const probability = { token: Type.String(), bytes: Type.Array(Type.Integer()), logprob: Type.Number() }
 
 /** The parts of user and system messages and of call outputs. */
@@ -83,25 +87,18 @@ const InputPart = Type.Union(
     Loose({ type: Type.Literal('input_audio'), input_audio: Loose({ data: Type.Unknown() }) }),
     Loose({
       type: Type.Literal('input_file'),
-      file_data: Type.Optional(Type.String()),
-      file_id: Type.Optional(Type.String()),
-      file_url: Type.Optional(Type.String()),
-      filename: Type.Optional(Type.String())
+      ...each(Type.Optional(Type.String()), 'file_data', 'file_id', 'file_url', 'filename')
     })
   ],
   { title: 'InputPart' }
 )
 export type InputPart = Static<typeof InputPart>
 
-const InputMessage = Titled('InputMessageItem', {
-  type: Type.Literal('message'),
-  ...item,
+const InputMessage = ItemOf('InputMessageItem', 'message', {
   role: Type.Enum(['user', 'developer', 'system']),
   content: Type.Array(InputPart)
 })
-const OutputMessage = Titled('OutputMessageItem', {
-  type: Type.Literal('message'),
-  ...item,
+const OutputMessage = ItemOf('OutputMessageItem', 'message', {
   role: Type.Literal('assistant'),
   content: ListOf({
     type: Type.Literal('output_text'),
@@ -112,44 +109,30 @@ const OutputMessage = Titled('OutputMessageItem', {
 })
 export type OutputMessage = Static<typeof OutputMessage>
 
-const Reasoning = Titled('ReasoningItem', {
-  type: Type.Literal('reasoning'),
-  ...item,
+const Reasoning = ItemOf('ReasoningItem', 'reasoning', {
   summary: ListOf({ type: Type.Literal('summary_text'), text: Type.String() }),
   content: ListOf({ type: Type.Literal('reasoning_text'), text: Type.String() })
 })
 export type Reasoning = Static<typeof Reasoning>
 
-const FunctionCall = Titled('FunctionCallItem', {
-  type: Type.Literal('function_call'),
-  ...item,
-  call_id: Type.String(),
-  name: Type.String(),
-  namespace: Type.Optional(Type.String()),
+const FunctionCall = ItemOf('FunctionCallItem', 'function_call', {
+  ...call,
   arguments: Type.String()
 })
 export type FunctionCall = Static<typeof FunctionCall>
 
-const FunctionCallOutput = Titled('FunctionCallOutputItem', {
-  type: Type.Literal('function_call_output'),
-  ...item,
+const FunctionCallOutput = ItemOf('FunctionCallOutputItem', 'function_call_output', {
   call_id: Type.String(),
   output: Type.Union([Type.String(), Type.Array(InputPart)])
 })
 
-const CustomToolCall = Titled('CustomToolCallItem', {
-  type: Type.Literal('custom_tool_call'),
-  ...item,
-  call_id: Type.String(),
-  name: Type.String(),
-  namespace: Type.Optional(Type.String()),
+const CustomToolCall = ItemOf('CustomToolCallItem', 'custom_tool_call', {
+  ...call,
   input: Type.String()
 })
 export type CustomToolCall = Static<typeof CustomToolCall>
 
-const CompactionItem = Titled('CompactionItem', {
-  type: Type.Literal('compaction'),
-  ...item,
+const CompactionItem = ItemOf('CompactionItem', 'compaction', {
   encrypted_content: Type.String()
 })
 export type CompactionItem = Static<typeof CompactionItem>
