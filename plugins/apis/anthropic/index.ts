@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { join } from 'node:path'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
@@ -40,9 +41,11 @@ export default definePlugin({
   }),
   setup(context, options) {
     let { heartbeat } = options
-    const deps = { ...apiDependencies(context, () => heartbeat), config: context.config, steps: new ClearedSteps() }
+    const steps = new ClearedSteps(join(context.paths.cache, 'cleared-conversations.json'), context.log)
+    const deps = { ...apiDependencies(context, () => heartbeat), config: context.config, steps }
     return {
       routes: app => anthropicRoutes(app, deps),
+      stop: () => steps.close(),
       reload(next: typeof options) {
         heartbeat = next.heartbeat
       }
