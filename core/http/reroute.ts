@@ -1,10 +1,10 @@
 import type { IncomingMessage } from 'node:http'
-import type { FastifyInstance, FastifyReply, FastifyRequest, RouteShorthandOptions } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 
 /**
  * Adds a route whose requests are routed to another path after its own role and limits were checked. The second route
  * logs, checks and answers.
- * @param as the other path
+ * @param as the other path, or returns it for a URL
  * @param mark called with each request before that, to recognize it later
  */
 export function reroute(
@@ -12,8 +12,8 @@ export function reroute(
   {
     as,
     ...route
-  }: { method: 'GET' | 'POST'; url: string; as: string } & Pick<RouteShorthandOptions, 'config' | 'schema'>,
-  mark: (request: IncomingMessage) => void
+  }: Pick<RouteOptions, 'method' | 'url' | 'config' | 'schema'> & { as: string | ((url: string) => string) },
+  mark: (request: IncomingMessage) => void = () => {}
 ): void {
   app.route({
     ...route,
@@ -21,8 +21,7 @@ export function reroute(
     onRequest: async (request: FastifyRequest, reply: FastifyReply) => {
       reply.hijack()
       const { url: sent = '' } = request.raw
-      const query = sent.indexOf('?')
-      request.raw.url = query === -1 ? as : as + sent.slice(query)
+      request.raw.url = typeof as === 'string' ? as + /\?.*|$/s.exec(sent)![0] : as(sent)
       mark(request.raw)
       app.routing(request.raw, reply.raw)
     },

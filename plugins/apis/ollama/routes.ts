@@ -6,6 +6,7 @@ import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { sendErrors } from '../../../core/http/error-format.ts'
 import { nativeErrorBody } from '../../../core/http/native-error.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
+import { reroute } from '../../../core/http/reroute.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { bareName, type ModelName, NO_OWNER, parseRequestedName } from '../../../core/models/model-name.ts'
 import { modelfileText } from './models/create-request.ts'
@@ -30,13 +31,11 @@ export async function ollamaRoutes(
   sendErrors(app, (error, request) => nativeErrorBody(withOllamaMessage(error, request.body), request))
   route(`GET ${PREFIX}`, 'ollamaRoot', "Check that Ollama's API is available", {
     role: 'anyone',
-    response: { 200: { description: 'It is available', content: { 'text/plain': { schema: Type.String() } } } },
+    response: { description: 'It is available', content: { 'text/plain': { schema: Type.String() } } },
     handler: async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running')
   })
   route(`GET ${PREFIX}/api/status`, 'ollamaStatus', "Show that Ollama's cloud models are disabled", {
-    response: {
-      200: json('Disabled', Loose({ cloud: Loose({ disabled: Type.Literal(true), source: Type.String() }) }))
-    },
+    response: json('Disabled', Loose({ cloud: Loose({ disabled: Type.Literal(true), source: Type.String() }) })),
     handler: async () => ({ cloud: { disabled: true, source: 'corral' } })
   })
   for (const [path, operationId, summary] of [
@@ -62,18 +61,13 @@ export async function ollamaRoutes(
     },
     { prefix: `${PREFIX}/api` }
   )
-  // Routes requests to /v1 again without the prefix, since some clients use one base address for both APIs. The
-  // second routing logs them and checks the role.
-  app.all(`${PREFIX}/v1/*`, {
+  // Some clients use one base address for both APIs. The second route checks the role.
+  reroute(app, {
+    method: app.supportedMethods,
+    url: `${PREFIX}/v1/*`,
+    as: url => url.slice(PREFIX.length),
     config: { role: 'anyone' },
-    schema: { hide: true },
-    logLevel: 'silent',
-    onRequest: async (request, reply) => {
-      reply.hijack()
-      request.raw.url = request.raw.url!.slice(PREFIX.length)
-      app.routing(request.raw, reply.raw)
-    },
-    handler: async (_request, reply) => reply
+    schema: { hide: true }
   })
 }
 
