@@ -94,6 +94,9 @@ export class CorralError extends Error {
   }
 }
 
+/** Returns the error for a field of a request. */
+export const invalidRequest = (param: string, message: string) => new CorralError('invalid_request', message, { param })
+
 /** Whether a system call failed with one of these codes (`ENOENT`, `EEXIST`, …). */
 export function isSystemError(error: unknown, ...codes: string[]): error is NodeJS.ErrnoException {
   return error instanceof Error && 'code' in error && codes.includes(String(error.code))

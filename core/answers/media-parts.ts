@@ -1,5 +1,5 @@
 import type { Model } from '../contracts/models.ts'
-import { CorralError } from '../errors.ts'
+import { CorralError, invalidRequest } from '../errors.ts'
 import { merged } from '../system/collections.ts'
 import { isObject } from '../system/json-object.ts'
 
@@ -113,7 +113,7 @@ export function withUsableMedia<T extends Fields>(
     }
     if (param === undefined) return lost(medium, blind && `this model cannot understand ${medium.plural}`)
     if (blind) throw new CorralError('unsupported_capability', blind, { param })
-    throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
+    throw invalidRequest(param, `"${param}" ${fault}`)
   }
 }
 
@@ -149,7 +149,7 @@ const DECODED = [
  */
 export function requireImage(data: string, param: string): string {
   const fault = dataFault(data, IMAGE, true)
-  if (fault) throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
+  if (fault) throw invalidRequest(param, `"${param}" ${fault}`)
   return data.replace(DATA_URL, '')
 }
 

@@ -3,7 +3,7 @@ import type { AnswerStream, AnswerTaker, PassedQuestion } from '../contracts/ans
 import type { AnswerSink, Delta, EngineFields, TokenUsage } from '../contracts/engines.ts'
 import type { Lease } from '../contracts/leases.ts'
 import { type Progress, progressText } from '../contracts/progress.ts'
-import { CorralError } from '../errors.ts'
+import { invalidRequest } from '../errors.ts'
 import { ClientDisconnected, clientSignal } from '../http/client-disconnect.ts'
 import { logFailure, toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, runSendHooks } from '../http/reply-stream.ts'
@@ -127,12 +127,7 @@ function withBody({ question, hooked, signal }: Prepared, { body }: AnswerTaker)
 }
 
 /** Passes deltas to a plugin that writes its own reply. @throws CorralError if the answer fails or is incomplete */
-async function passedAnswer(
-  deps: AnswerDependencies,
-  reply: FastifyReply,
-  asked: Question,
-  take: AnswerSink['take']
-): Promise<void> {
+async function passedAnswer(deps: AnswerDependencies, reply: FastifyReply, asked: Question, take: AnswerSink['take']) {
   const admitted = await admit(deps, reply, asked, asked.variant)
   const prepared = await prepare(deps, reply, admitted, clientSignal(reply))
   let begun = false
@@ -245,7 +240,7 @@ export async function answerForPlugin(
   if (operation === 'chat') {
     const { messages } = fields
     if (!Array.isArray(messages) || !messages.every(isObject)) {
-      throw new CorralError('invalid_request', '"messages" must be a list of messages.', { param: 'messages' })
+      throw invalidRequest('messages', '"messages" must be a list of messages.')
     }
     fields.messages = withModelDefaults(messages, variant.defaults)
   }

@@ -1,6 +1,6 @@
 import type { EngineFields } from '../contracts/engines.ts'
 import type { Lease } from '../contracts/leases.ts'
-import { CorralError } from '../errors.ts'
+import { CorralError, invalidRequest } from '../errors.ts'
 import { merged } from '../system/collections.ts'
 import { isObject } from '../system/json-object.ts'
 import { joinTexts, lostMedium, placeOfMedium } from './media-parts.ts'
@@ -75,5 +75,5 @@ function refuseNewest(part: object): void {
 
 function refusal(param: string, what: string): CorralError {
   const message = `"${param}" is ${what} that cannot be read: its data is damaged. Send the file again, or in another format.`
-  return new CorralError('invalid_request', message, { param })
+  return invalidRequest(param, message)
 }

@@ -1,6 +1,6 @@
 import { setsTemplate, type TemplateSettings } from '../config/model-settings.ts'
 import type { Model } from '../contracts/models.ts'
-import { CorralError } from '../errors.ts'
+import { CorralError, invalidRequest } from '../errors.ts'
 import { headerList } from './answer-headers.ts'
 
 interface EngineTool {
@@ -26,7 +26,7 @@ export function toolFields(
 ): Record<string, unknown> {
   for (const { name, param } of names ?? []) {
     if (tools.some(tool => tool.function.name === name)) continue
-    throw new CorralError('invalid_request', `"${param}" must be the name of one of the "tools".`, { param })
+    throw invalidRequest(param, `"${param}" must be the name of one of the "tools".`)
   }
   if (mode === 'required' && (tools.length === 0 || names?.length === 0)) {
     const param = 'tool_choice'
@@ -35,7 +35,7 @@ export function toolFields(
       const message = `"tool_choice" demands a call, but the tools that may be called run in another service: ${list}. Send functions, and run them yourself.`
       throw new CorralError('unsupported_capability', message, { param })
     }
-    throw new CorralError('invalid_request', '"tool_choice" requires a call, but there are no "tools".', { param })
+    throw invalidRequest(param, '"tool_choice" requires a call, but there are no "tools".')
   }
   // A model that sees tools might call one anyway.
   if (tools.length === 0 || mode === 'none') return {}

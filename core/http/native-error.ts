@@ -1,7 +1,7 @@
 import type { FastifyBaseLogger, FastifyError, FastifyRequest } from 'fastify'
 import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import type { TSchema } from 'typebox'
-import { CorralError, type ErrorCode, errorMessage, isSystemError } from '../errors.ts'
+import { CorralError, type ErrorCode, errorMessage, invalidRequest, isSystemError } from '../errors.ts'
 import { diskRefusal } from '../system/disk-space.ts'
 import { faultPlace, faultSentence, findFault, type SchemaFault } from '../system/schema-check.ts'
 
@@ -28,7 +28,7 @@ function fromValidation(error: FastifyError): CorralError {
     ? faultSentence(fault, 'The request')
     : `${path.length === 0 ? 'The request' : `"${faultPlace(fault)}"`} ${found.message}.`
   const param = fault.path.join('.')
-  if (param !== 'model' && param !== 'name') return new CorralError('invalid_request', sentence, { param })
+  if (param !== 'model' && param !== 'name') return invalidRequest(param, sentence)
   const message = `The model name is not valid: ${sentence} Names have the form <owner>/<name>.`
   return new CorralError('invalid_model_name', message, { param })
 }

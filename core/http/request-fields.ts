@@ -1,5 +1,5 @@
 import { type TProperties, type TSchema, type TSchemaOptions, Type } from 'typebox'
-import { CorralError } from '../errors.ts'
+import { invalidRequest } from '../errors.ts'
 import { RequestOptionsSchema } from '../models/options.ts'
 import { parseMoment } from '../system/duration.ts'
 
@@ -75,5 +75,5 @@ export function parseSince(text: string, now: number): number {
   const moment = parseMoment(text, now, 'past')
   if (moment !== undefined && moment <= now) return moment
   const message = `"since" cannot be ${JSON.stringify(text.slice(0, 40))}: it must be a duration, or a date or time in the past. Write 1h, 7d, 2w, a date such as 2025-12-31 or a time such as 2025-12-31T12:00:00Z.`
-  throw new CorralError('invalid_request', message, { param: 'since' })
+  throw invalidRequest('since', message)
 }

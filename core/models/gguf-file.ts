@@ -1,5 +1,5 @@
 import { type FileHandle, open } from 'node:fs/promises'
-import { CorralError } from '../errors.ts'
+import { invalidRequest } from '../errors.ts'
 import { printable } from '../system/printable.ts'
 import { isWebPage, pageTitle } from '../system/web-page.ts'
 
@@ -297,15 +297,13 @@ const weightsIn = (shape: readonly number[]) => shape.reduce((product, length) =
 const quoted = (name: string) => JSON.stringify(printable(name, 80))
 
 const damagedFile = (path: string, what: string) =>
-  new CorralError('invalid_request', `${path} ${what}. Download or convert it again, then repeat the import.`, {
-    param: 'path'
-  })
+  invalidRequest('path', `${path} ${what}. Download or convert it again, then repeat the import.`)
 
 /** Refuses a file whose first bytes (`START_SIZE`) show that it is not a GGUF file for this machine. */
 function checkStart(path: string, start: Buffer, size: number): void {
   if (start.toString('latin1', 0, 4) !== 'GGUF') {
     const other = `${path} is not a GGUF file: it does not begin with the four letters "GGUF". Name a GGUF file, or the folder of a SafeTensors model.`
-    throw new CorralError('invalid_request', foreignStart(path, start) ?? other, { param: 'path' })
+    throw invalidRequest('path', foreignStart(path, start) ?? other)
   }
   if (start.length < 24) {
     throw damagedFile(path, `is truncated: a GGUF header has 24 bytes or more, this file has ${size}`)

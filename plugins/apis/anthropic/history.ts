@@ -1,6 +1,6 @@
 import { callArguments } from '../../../core/answers/call-arguments.ts'
 import type { FilePart } from '../../../core/answers/media-parts.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { type CorralError, invalidRequest } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import type { CountRequest, MessageParam } from './schemas.ts'
 
@@ -73,13 +73,13 @@ function engineId(id: string): string {
 }
 
 export function invalid(place: string, must: string): CorralError {
-  return new CorralError('invalid_request', `"${place}" ${must}.`, { param: place })
+  return invalidRequest(place, `"${place}" ${must}.`)
 }
 
 function blockNotAllowed({ block, place }: Block, allowed: string): CorralError {
   const type = typeof block.type === 'string' ? block.type : ''
   const message = `"${place}" is a block of type ${JSON.stringify(type.slice(0, 60))}, which is not allowed there. Allowed are ${allowed}.`
-  return new CorralError('invalid_request', message, { param: `${place}.type` })
+  return invalidRequest(`${place}.type`, message)
 }
 
 /**

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { Access } from '../../../core/contracts/built-in-services.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import { CorralError, errorMessage, whenMissing } from '../../../core/errors.ts'
+import { CorralError, errorMessage, invalidRequest, whenMissing } from '../../../core/errors.ts'
 import { type InnerReply, sendInternally } from '../../../core/http/internal-request.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
@@ -137,8 +137,7 @@ export class Batches {
   ): Promise<BatchRecord> {
     const { purpose } = this.#deps.files.get(owner, given.inputFile, 'input_file_id')
     if (purpose !== 'batch') {
-      const message = 'The input file must have been uploaded with the purpose "batch".'
-      throw new CorralError('invalid_request', message, { param: 'input_file_id' })
+      throw invalidRequest('input_file_id', 'The input file must have been uploaded with the purpose "batch".')
     }
     await this.#makeRoom(owner)
     const batch = newBatch({ ...given, owner, turn, address }, secondsNow(), windowSeconds)

@@ -3,7 +3,7 @@ import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { CorralError, errorMessage } from '../../../core/errors.ts'
+import { CorralError, errorMessage, invalidRequest } from '../../../core/errors.ts'
 import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
 import { clientSignal, isDisconnect } from '../../../core/http/client-disconnect.ts'
 import { sendErrors } from '../../../core/http/error-format.ts'
@@ -82,7 +82,7 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
       order: Type.Optional(Type.Enum(['asc', 'desc'], { description: 'Newest first by default' })),
       purpose: Type.Optional(Type.String())
     }),
-    response: { 200: json('The files', PageOf(FileObject)) },
+    response: json('The files', PageOf(FileObject)),
     errors: ['invalid_request', 'file_not_found'],
     handler: ({ caller, query }) => {
       const { after, limit, order, purpose } = query
@@ -93,7 +93,7 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
   })
   route('GET /files/:id', 'getUserFile', 'Show a file', {
     params: fileId,
-    response: { 200: json('The file', FileObject) },
+    response: json('The file', FileObject),
     errors: ['file_not_found'],
     handler: ({ caller, params }) => fileObject(files.get(caller.owner, params.id))
   })
@@ -101,10 +101,8 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
     audited: true,
     params: fileId,
     response: {
-      200: {
-        description: 'The content',
-        content: { 'application/octet-stream': { schema: Type.Unsafe<Readable>({}) } }
-      }
+      description: 'The content',
+      content: { 'application/octet-stream': { schema: Type.Unsafe<Readable>({}) } }
     },
     errors: ['file_not_found'],
     handler: async ({ caller, params }, reply) => {
@@ -123,9 +121,7 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
   })
   route('DELETE /files/:id', 'deleteUserFile', 'Delete a file', {
     params: fileId,
-    response: {
-      200: json('Deleted', Loose({ id: Type.String(), object: Type.Literal('file'), deleted: Type.Literal(true) }))
-    },
+    response: json('Deleted', Loose({ id: Type.String(), object: Type.Literal('file'), deleted: Type.Literal(true) })),
     errors: ['file_not_found', 'file_in_use'],
     handler: async ({ caller, params }) => {
       const { id } = files.get(caller.owner, params.id)
@@ -140,7 +136,7 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
 
   route('POST /batches', 'createBatch', 'Create a batch from a file of requests', {
     body: BatchRequest,
-    response: { 200: json('The batch', BatchObject) },
+    response: json('The batch', BatchObject),
     errors: ['file_not_found', 'over_limit', ...DISK_ERRORS],
     handler: async ({ caller, body }) => {
       const { input_file_id: inputFile, endpoint, completion_window: window, metadata = null } = body
@@ -150,7 +146,7 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
   })
   route('GET /batches', 'listBatches', 'List your batches', {
     querystring: Type.Object(Page),
-    response: { 200: json('The batches', PageOf(BatchObject)) },
+    response: json('The batches', PageOf(BatchObject)),
     errors: ['invalid_request', 'batch_not_found'],
     handler: ({ caller, query: { after, limit } }) => {
       if (after !== undefined) batches.get(caller.owner, after, 'after')
@@ -159,13 +155,13 @@ export async function batchRoutes(app: FastifyInstance, files: UserFiles, batche
   })
   route('GET /batches/:id', 'getBatch', 'Show the progress of a batch', {
     params: batchId,
-    response: { 200: json('The batch', BatchObject) },
+    response: json('The batch', BatchObject),
     errors: ['batch_not_found'],
     handler: ({ caller, params }) => batchObject(batches.get(caller.owner, params.id))
   })
   route('POST /batches/:id/cancel', 'cancelBatch', 'Cancel a batch', {
     params: batchId,
-    response: { 200: json('The batch', BatchObject) },
+    response: json('The batch', BatchObject),
     errors: ['batch_not_found', 'batch_ended'],
     handler: async ({ caller, params }) => batchObject(await batches.cancel(caller.owner, params.id))
   })
@@ -180,7 +176,7 @@ function uploadRoute(app: FastifyInstance, files: UserFiles, stall: () => number
     consumes: [FORM],
     bodySize: 'streamed',
     body: Type.Optional(Type.Unknown({ documented: FileForm })),
-    response: { 200: json('The file', FileObject) },
+    response: json('The file', FileObject),
     errors: ['body_too_large', 'over_limit', 'rate_limited', ...DISK_ERRORS],
     handler: async (request, reply) => {
       removeUploadTimeout(request.raw)
@@ -239,7 +235,7 @@ async function receiveForm(files: UserFiles, reply: FastifyReply, stall: number)
     await whole
     if (kept) return await kept
     readFields(fields)
-    throw new CorralError('invalid_request', 'The form has no "file".', { param: 'file' })
+    throw invalidRequest('file', 'The form has no "file".')
   } catch (error) {
     // Also ends the file that is being stored.
     sent?.destroy(error as Error)
@@ -250,15 +246,17 @@ async function receiveForm(files: UserFiles, reply: FastifyReply, stall: number)
 
 /** Validates the fields. @returns the number of seconds to store the file @throws CorralError `invalid_request` */
 function readFields(fields: ReadonlyMap<string, string>) {
-  const wrong = (param: string, message: string) => new CorralError('invalid_request', message, { param })
   const purpose = PURPOSES.find(each => each === fields.get('purpose'))
   if (!purpose) {
-    throw wrong('purpose', '"purpose" must be "batch" for a batch, or "user_data" for a document in a message.')
+    throw invalidRequest(
+      'purpose',
+      '"purpose" must be "batch" for a batch, or "user_data" for a document in a message.'
+    )
   }
   const seconds = fields.get('expires_after[seconds]')
   if (seconds === undefined) return { purpose, keep: undefined }
   if (!/^\d{1,9}$/.test(seconds) || Number(seconds) < 60) {
-    throw wrong('expires_after', '"expires_after[seconds]" must be a number of at least 60.')
+    throw invalidRequest('expires_after', '"expires_after[seconds]" must be a number of at least 60.')
   }
   return { purpose, keep: Number(seconds) }
 }
@@ -268,9 +266,7 @@ const MAX_WINDOW_SECONDS = 30 * 24 * 3600
 function windowSeconds(text: string): number {
   const seconds = /^\d+[a-z]/.test(text) ? (parseDuration(text) ?? 0) / 1000 : 0
   if (seconds >= 1 && seconds <= MAX_WINDOW_SECONDS) return Math.floor(seconds)
-  throw new CorralError('invalid_request', '"completion_window" must be a duration such as "24h", at most 720h.', {
-    param: 'completion_window'
-  })
+  throw invalidRequest('completion_window', '"completion_window" must be a duration such as "24h", at most 720h.')
 }
 
 function fileObject({ id, bytes, createdAt, expiresAt, filename, purpose }: FileRecord): Static<typeof FileObject> {

@@ -7,6 +7,7 @@ import {
   type Delta,
   type EngineFields,
   embedChunked,
+  invalidRequest,
   isObject,
   json,
   jsonOrStream,
@@ -29,16 +30,14 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
   for (const [path, id] of Object.entries({ '/completion': 'llamaCompletion', '/completions': 'llamaCompletions' })) {
     route(`POST ${path}`, id, "Continue a text, in llama-server's own format", {
       body: schemas.CompletionRequest,
-      response: {
-        200: reply200('The text', Type.Union([schemas.CompletionEvent, Type.Array(schemas.CompletionEvent)]))
-      },
+      response: reply200('The text', Type.Union([schemas.CompletionEvent, Type.Array(schemas.CompletionEvent)])),
       errors: ANSWER_ERRORS,
       handler: ({ body }, reply) => complete(deps, body, reply, { prompt: toEnginePrompt(body.prompt) })
     })
   }
   route('POST /infill', 'llamaInfill', 'Write the text between two texts', {
     body: schemas.InfillRequest,
-    response: { 200: reply200('The text between') },
+    response: reply200('The text between'),
     errors: ANSWER_ERRORS,
     handler: ({ body }, reply) => {
       const { input_prefix, input_suffix, prompt } = body
@@ -54,7 +53,7 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
   for (const [path, id] of Object.entries({ '/embedding': 'llamaEmbedding', '/embeddings': 'llamaEmbeddings' })) {
     route(`POST ${path}`, id, "Create embeddings of texts, in llama-server's own format", {
       body: schemas.EmbeddingRequest,
-      response: { 200: json('One for each text', Type.Array(schemas.VectorSchema)) },
+      response: json('One for each text', Type.Array(schemas.VectorSchema)),
       errors: ANSWER_ERRORS,
       handler: async ({ body, caller }, reply) => {
         const request = deps.answers.read(body, caller)
@@ -132,14 +131,13 @@ function promptText({ prompt_string, multimodal_data }: Record<string, unknown>)
     throw new CorralError('unsupported_capability', message, { param: 'prompt' })
   }
   if (typeof prompt_string === 'string') return prompt_string
-  throw new CorralError('invalid_request', '"prompt.prompt_string" must be text.', { param: 'prompt' })
+  throw invalidRequest('prompt', '"prompt.prompt_string" must be text.')
 }
 
 function textsToEmbed({ content, input }: Static<typeof schemas.EmbeddingRequest>): (string | number[])[] {
   const given = input ?? content
   if (given === undefined || given === null || given === '') {
-    const message = '"content" must be a non-empty text or a list of texts.'
-    throw new CorralError('invalid_request', message, { param: 'content' })
+    throw invalidRequest('content', '"content" must be a non-empty text or a list of texts.')
   }
   // A list of numbers is one text, given as tokens.
   return typeof given === 'string' || typeof given[0] === 'number' ? [given as string | number[]] : (given as string[])

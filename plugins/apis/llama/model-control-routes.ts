@@ -2,7 +2,6 @@ import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import {
   type ApiDependencies,
-  CorralError,
   catalogFor,
   clientSignal,
   DOWNLOAD_ERRORS,
@@ -11,6 +10,7 @@ import {
   errorMessage,
   FILE_ERRORS,
   HUB_ERRORS,
+  invalidRequest,
   json,
   listedVariant,
   loadStates,
@@ -36,13 +36,12 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   route('POST /models/load', 'llamaLoad', 'Start loading a model', {
     role: 'operator',
     body: schemas.NamedRequest,
-    response: { 200: json('Loading has started', schemas.DoneSchema) },
+    response: json('Loading has started', schemas.DoneSchema),
     errors: ['invalid_model_name', 'model_not_found', 'forbidden_model'],
     handler: async ({ body, caller }) => {
       const { variant, lease } = deps.answers.read(body, caller)
       if (loadStates(scheduler)(variant).value !== 'unloaded') {
-        const message = `The model "${variant.publicName}" is already loaded or loading.`
-        throw new CorralError('invalid_request', message, { param: 'model' })
+        throw invalidRequest('model', `The model "${variant.publicName}" is already loaded or loading.`)
       }
       const { turn, owner, bounds } = caller
       scheduler
@@ -67,7 +66,7 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   route('POST /models/unload', 'llamaUnload', 'Unload a model', {
     role: 'operator',
     body: schemas.NamedRequest,
-    response: { 200: json('The model is unloaded', schemas.DoneSchema) },
+    response: json('The model is unloaded', schemas.DoneSchema),
     errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model'],
     handler: async ({ body, caller }) => {
       const name = body.model ?? body.name
@@ -84,7 +83,7 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   route('POST /models', 'llamaDownload', 'Start downloading a model', {
     role: 'operator',
     body: schemas.NamedRequest,
-    response: { 200: json('The download has started', schemas.DoneSchema) },
+    response: json('The download has started', schemas.DoneSchema),
     errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS],
     handler: async ({ body, caller }, reply) => {
       const name = body.model ?? body.name
@@ -93,8 +92,7 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
       const plan = await downloads.plan({ model, caller }, { signal: clientSignal(reply) })
       const pull = await downloads.pull(plan, { detached: true, caller })
       if (!pull) {
-        const sentence = `The model ${JSON.stringify(model)} is already stored here.`
-        throw new CorralError('invalid_request', sentence, { param: 'model' })
+        throw invalidRequest('model', `The model ${JSON.stringify(model)} is already stored here.`)
       }
       feed.downloading(pull.record().id, model)
       return { success: true }
@@ -103,7 +101,7 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   route('DELETE /models', 'llamaDelete', 'Delete a model from disk', {
     role: 'operator',
     querystring: schemas.ModelQuery,
-    response: { 200: json('The model is deleted', schemas.DoneSchema) },
+    response: json('The model is deleted', schemas.DoneSchema),
     errors: [...FILE_ERRORS, 'forbidden_model'],
     handler: async ({ query, caller }) => {
       const models = catalogFor(catalog, caller)
@@ -116,10 +114,8 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
   // A HEAD request has no body, so nothing would end its stream.
   route('GET /models/sse', 'llamaModelEvents', 'Follow changes of models', {
     response: {
-      200: {
-        description: 'The events',
-        content: { 'text/event-stream': { schema: Type.String({ contentSchema: schemas.FeedEventSchema }) } }
-      }
+      description: 'The events',
+      content: { 'text/event-stream': { schema: Type.String({ contentSchema: schemas.FeedEventSchema }) } }
     },
     errors: ['rate_limited'],
     exposeHeadRoute: false,

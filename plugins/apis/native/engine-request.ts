@@ -6,7 +6,7 @@ import type { Question } from '../../../core/answers/question.ts'
 import { readThinking, thinkingFields } from '../../../core/answers/thinking.ts'
 import { type EngineSettings, setsTemplate, type TemplateSettings } from '../../../core/config/model-settings.ts'
 import type { Model } from '../../../core/contracts/models.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { invalidRequest } from '../../../core/errors.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
 export type NativeCall = Pick<Question, 'operation'> & { body: Record<string, unknown> }
@@ -57,7 +57,7 @@ function responseFormat(format: unknown): Record<string, unknown> {
   if (typeof format === 'object') {
     return { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema: format } } }
   }
-  throw new CorralError('invalid_request', '"format" must be "json" or a JSON schema.', { param: 'format' })
+  throw invalidRequest('format', '"format" must be "json" or a JSON schema.')
 }
 
 function formatFields({ format, logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
@@ -108,7 +108,7 @@ export function generateCall(
   const turns = withUsableMedia([turn], variant, engine, (_, part) => `images[${part - 1}]`)
   if (request.images?.length && (request.suffix || request.raw)) {
     const other = request.suffix ? 'suffix' : 'raw'
-    throw new CorralError('invalid_request', `"images" cannot be combined with "${other}".`, { param: 'images' })
+    throw invalidRequest('images', `"images" cannot be combined with "${other}".`)
   }
   if (request.suffix) {
     return { operation: 'completion', body: { ...sampling, prompt, suffix: request.suffix } }
@@ -166,7 +166,7 @@ function decodeContext(context: unknown): Turn[] {
     // The error below covers this case.
   }
   const message = '"context" was not created by this server or was changed. Send it unchanged, or leave it out.'
-  throw new CorralError('invalid_request', message, { param: 'context' })
+  throw invalidRequest('context', message)
 }
 
 const isTurn = (turn: unknown): turn is [Turn['role'], string] =>

@@ -24,7 +24,7 @@ import {
 } from '../../../core/contracts/native-records.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type StoredVariant } from '../../../core/contracts/storage.ts'
-import { CorralError, errorCodes } from '../../../core/errors.ts'
+import { errorCodes, invalidRequest } from '../../../core/errors.ts'
 import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../../core/http/list-body.ts'
 import { each, Given, keep_alive, Loose, named, options, Titled } from '../../../core/http/request-fields.ts'
 import { DISK_ERRORS, FILE_ERRORS, json, MODEL_ERRORS, nativeRouter } from '../../../core/http/response-schemas.ts'
@@ -115,17 +115,15 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   })
 
   route('GET /ps', 'listRunningModels', 'List the models in memory', {
-    response: {
-      200: json(
-        'Models that are ready, and models that are being loaded or unloaded',
-        Loose({
-          models: Type.Array(RunningModelSchema),
-          loading: Type.Array(LoadingModelSchema),
-          memory: Type.Optional(Type.Array(PoolSchema)),
-          pulls: Type.Optional(Type.Array(PullSchema))
-        })
-      )
-    },
+    response: json(
+      'Models that are ready, and models that are being loaded or unloaded',
+      Loose({
+        models: Type.Array(RunningModelSchema),
+        loading: Type.Array(LoadingModelSchema),
+        memory: Type.Optional(Type.Array(PoolSchema)),
+        pulls: Type.Optional(Type.Array(PullSchema))
+      })
+    ),
     handler: async ({ caller }) => {
       const isOwn = isHere(engines)
       const isSeen = (model: { variant: Model; mode: EngineMode }) =>
@@ -154,9 +152,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   route('POST /show', 'showModel', 'Show details of a model', {
     audited: false,
     body: NamedRequestSchema,
-    response: {
-      200: json('Its details', naming.plainDetails ? OllamaModelDescriptionSchema : ModelDescriptionSchema)
-    },
+    response: json('Its details', naming.plainDetails ? OllamaModelDescriptionSchema : ModelDescriptionSchema),
     errors: FILE_ERRORS,
     handler: async ({ body, caller }) => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
@@ -170,7 +166,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   route('DELETE /delete', 'deleteModel', 'Delete a model from disk', {
     role: 'operator',
     body: NamedRequestSchema,
-    response: { 200: json('Deleted', Done('deleted')) },
+    response: json('Deleted', Done('deleted')),
     errors: FILE_ERRORS,
     handler: async ({ body, caller }) => {
       const full = nameToDelete(catalogFor(catalog, caller), parseRequestedName(requestedName(body)))
@@ -182,7 +178,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   route('POST /default', 'setDefaultVariant', 'Choose the default variant of a model', {
     role: 'operator',
     body: NamedRequestSchema,
-    response: { 200: json('The variant', Loose({ status: Type.Literal('success'), model: LocalModelSchema })) },
+    response: json('The variant', Loose({ status: Type.Literal('success'), model: LocalModelSchema })),
     errors: FILE_ERRORS,
     handler: async ({ body, caller }) => {
       const { model } = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
@@ -193,7 +189,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   route('POST /stop', 'stopModel', 'Unload a model', {
     role: 'operator',
     body: NamedRequestSchema,
-    response: { 200: json('Unloaded', Done('stopped')) },
+    response: json('Unloaded', Done('stopped')),
     errors: [...FILE_ERRORS, 'model_not_loaded'],
     handler: async ({ body, caller }) => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
@@ -205,7 +201,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   route('POST /load', 'loadModel', 'Load a model', {
     role: 'operator',
     body: Titled('LoadRequest', { ...named, stream: Given(Type.Boolean({ default: false })), options, keep_alive }),
-    response: { 200: streams.workReply('Ready', Done('ready')) },
+    response: streams.workReply('Ready', Done('ready')),
     errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability'],
     handler: async ({ body, caller }, reply) => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
@@ -226,7 +222,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     querystring: Type.Object({
       from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
     }),
-    response: { 200: json('Contents of its cache', FoundModelsSchema) },
+    response: json('Contents of its cache', FoundModelsSchema),
     errors: ['invalid_request', 'path_not_allowed'],
     handler: async ({ query, caller }) => adoption.find(query.from ?? '', caller)
   })
@@ -234,7 +230,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   importRoute('POST /import', 'importModel', 'Import a model that is on this machine', {
     role: 'operator',
     body: ImportRequestSchema,
-    response: { 200: streams.workReply('The stored variant', ImportedSchema) },
+    response: streams.workReply('The stored variant', ImportedSchema),
     errors: ['invalid_model_name', 'model_not_found', 'model_exists', ...DISK_ERRORS, 'path_not_allowed'],
     handler: async ({ body, caller }, reply) => {
       const take = await planImport(deps, body, caller)
@@ -247,7 +243,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   conversionRoute('POST /convert', 'convertModel', 'Convert a SafeTensors model ahead of time', {
     role: 'operator',
     body: ConvertRequestSchema,
-    response: { 200: streams.workReply('The converted model', ConvertedSchema) },
+    response: streams.workReply('The converted model', ConvertedSchema),
     errors: [...FILE_ERRORS, ...DISK_ERRORS, ...CONVERSION_ERRORS],
     handler: async ({ body, caller }, reply) => {
       const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
@@ -264,7 +260,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     role: 'operator',
     body: Loose({ stream: Given(Type.Boolean({ default: true })) }),
     bodyOptional: true,
-    response: { 200: streams.workReply('The converter is installed', Done('success')) },
+    response: streams.workReply('The converter is installed', Done('success')),
     errors: ['conversion_failed', 'runtime_missing', ...DISK_ERRORS],
     handler: async ({ body }, reply) => {
       const work = async (waiting: Waiting) => {
@@ -278,7 +274,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   conversionRoute('DELETE /convert', 'deleteConversion', 'Delete a converted model', {
     role: 'operator',
     body: ConvertRequestSchema,
-    response: { 200: json('Deleted', Done('deleted')) },
+    response: json('Deleted', Done('deleted')),
     errors: [...FILE_ERRORS, 'invalid_option', ...DISK_ERRORS],
     handler: async ({ body, caller }) => {
       const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
@@ -297,7 +293,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   })
 }
 
-const invalid = (message: string, param: string) => new CorralError('invalid_request', message, { param })
+const invalid = (message: string, param: string) => invalidRequest(param, message)
 
 function conversionRecord({ dtype, size, createdAt, converter, projectorPath }: ConvertedModel): ConversionRecord {
   return { dtype, size, created_at: createdAt, converter, projector: projectorPath !== undefined }

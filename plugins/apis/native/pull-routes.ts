@@ -12,7 +12,7 @@ import {
   SearchReplySchema
 } from '../../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../../core/contracts/progress.ts'
-import { CorralError, type ErrorCode, errorCodes } from '../../../core/errors.ts'
+import { CorralError, type ErrorCode, errorCodes, invalidRequest } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Given, Loose, named, Text, Titled } from '../../../core/http/request-fields.ts'
 import { DOWNLOAD_ERRORS, FILE_ERRORS, HUB_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
@@ -126,13 +126,12 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
         })
       )
     }),
-    response: { 200: json('The search results', SearchReplySchema) },
+    response: json('The search results', SearchReplySchema),
     errors: SEARCH_ERRORS,
     handler: async ({ query: { q, hub, limit = '10' }, caller }, reply) => {
       const words = q.trim().replace(/\s+/g, ' ')
       if (words === '' || words.length > 200 || /\p{Cc}/u.test(words)) {
-        const message = '"q" must contain words of a model name, with at most 200 characters.'
-        throw new CorralError('invalid_request', message, { param: 'q' })
+        throw invalidRequest('q', '"q" must contain words of a model name, with at most 200 characters.')
       }
       return await downloads.search({ words, hub, limit: Number(limit), caller }, { signal: clientSignal(reply) })
     }
@@ -140,14 +139,14 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
 
   route('GET /pulls', 'listPulls', 'List unfinished pulls', {
     role: 'operator',
-    response: { 200: json('Oldest first', Loose({ pulls: Type.Array(PullSchema) })) },
+    response: json('Oldest first', Loose({ pulls: Type.Array(PullSchema) })),
     handler: async () => ({ pulls: downloads.list() })
   })
 
   route('GET /pulls/:id', 'getPull', 'Show the progress of a pull', {
     role: 'operator',
     params: Type.Object({ id: Text('Id of a pull, or the model it downloads') }),
-    response: { 200: json('The pull', PullSchema) },
+    response: json('The pull', PullSchema),
     errors: ['model_not_found'],
     handler: async ({ params: { id } }) => {
       const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
@@ -161,7 +160,7 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
   })
 
   const body = PullsRequestSchema
-  const response = { 200: json('The pull', PullSchema) }
+  const response = json('The pull', PullSchema)
   route('POST /pulls/pause', 'pausePull', 'Pause a pull', {
     role: 'operator',
     body: PauseRequestSchema,
@@ -183,7 +182,7 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
   route('POST /pulls/cancel', 'cancelPull', 'Cancel a pull and delete its data', {
     role: 'operator',
     body,
-    response: { 200: json('Cancelled', Done('cancelled')) },
+    response: json('Cancelled', Done('cancelled')),
     errors: NAMED,
     handler: async ({ body }) => {
       await downloads.cancel(requireId(body))
@@ -196,8 +195,7 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
 function requireId(body: Static<typeof PullsRequestSchema>): string {
   const id = body.id || requestedName(body)
   if (id) return id
-  const message = 'The request names no pull. Send its "id", or the "model" it downloads.'
-  throw new CorralError('invalid_request', message, { param: 'id' })
+  throw invalidRequest('id', 'The request names no pull. Send its "id", or the "model" it downloads.')
 }
 
 function newestEvents(stream: EventStream) {

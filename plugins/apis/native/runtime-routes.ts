@@ -4,7 +4,7 @@ import { type Static, Type } from 'typebox'
 import { BuildSchema, type InstallRequest, RuntimesReportSchema } from '../../../core/contracts/builds.ts'
 import { Done, Named } from '../../../core/contracts/native-records.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
-import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { type ErrorCode, invalidRequest } from '../../../core/errors.ts'
 import { Flag, Given, Loose, Text, Titled } from '../../../core/http/request-fields.ts'
 import { DOWNLOAD_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { withoutServerPaths } from '../../../core/http/server-folders.ts'
@@ -46,7 +46,7 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
 
   route('GET /runtimes', 'listRuntimes', 'List llama.cpp builds, which one is used, and why', {
     role: 'operator',
-    response: { 200: json('The builds and how they were ranked', Named('RuntimesReport', RuntimesReportSchema)) },
+    response: json('The builds and how they were ranked', Named('RuntimesReport', RuntimesReportSchema)),
     errors: ['runtime_missing'],
     handler: async ({ caller, server }) => {
       await runtimes.rank()
@@ -62,7 +62,7 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
     role: 'admin',
     body: InstallRequestSchema,
     bodyOptional: true,
-    response: { 200: streams.workReply('The installed build', BuildReplySchema) },
+    response: streams.workReply('The installed build', BuildReplySchema),
     errors: INSTALL_ERRORS,
     handler: async ({ body }, reply) => {
       const wanted = installRequest(body)
@@ -74,7 +74,7 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
   route('POST /runtimes/use', 'useRuntime', 'Choose the build that engines run on', {
     role: 'admin',
     body: UseRequestSchema,
-    response: { 200: streams.workReply('The chosen build', BuildReplySchema) },
+    response: streams.workReply('The chosen build', BuildReplySchema),
     errors: USE_ERRORS,
     handler: async ({ body }, reply) => {
       const work = async (waiting: Waiting) => success({ build: await runtimes.use(body.runtime, waiting) })
@@ -86,7 +86,7 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
     role: 'admin',
     body: Loose({ stream: streamed }),
     bodyOptional: true,
-    response: { 200: streams.workReply('The build in use now, and the previous one', UpgradeReplySchema) },
+    response: streams.workReply('The build in use now, and the previous one', UpgradeReplySchema),
     errors: INSTALL_ERRORS,
     handler: async ({ body }, reply) => {
       const work = async (waiting: Waiting) => success(await runtimes.upgrade(waiting))
@@ -97,7 +97,7 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
   route('DELETE /runtimes/:id', 'deleteRuntime', 'Remove an installed build', {
     role: 'admin',
     params: Type.Object({ id: Text('Id of an installed build') }),
-    response: { 200: json('Removed', Done('deleted')) },
+    response: json('Removed', Done('deleted')),
     errors: ['invalid_request', 'runtime_not_found', 'runtime_in_use'],
     handler: async ({ params: { id } }) => {
       await runtimes.remove(id)
@@ -109,14 +109,13 @@ export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: Nativ
 /** Validates an install request before a reply is sent. @throws CorralError `invalid_request` */
 function installRequest(body: Static<typeof InstallRequestSchema>): InstallRequest {
   const { runtime, version, archive, companions, sha256 } = body
-  const invalid = (message: string) => new CorralError('invalid_request', message, { param: 'archive' })
+  const invalid = (message: string) => invalidRequest('archive', message)
   if (!archive) {
     if (sha256 || companions) throw invalid('"sha256" and "companions" need "archive". Set it, or leave them out.')
     return { ...(runtime && { runtime }), ...(version && { version }) }
   }
   if (version) {
-    const sentence = 'The version of an archive cannot be chosen. Leave "version" out.'
-    throw new CorralError('invalid_request', sentence, { param: 'version' })
+    throw invalidRequest('version', 'The version of an archive cannot be chosen. Leave "version" out.')
   }
   if (![archive, ...(companions ?? [])].every(path => isAbsolute(path))) {
     throw invalid('Archive paths must be absolute because the server does not know your current folder.')

@@ -7,7 +7,7 @@ import { type ConfiguredApi, readModelRequest } from '../../../core/answers/mode
 import type { Question } from '../../../core/answers/question.ts'
 import type { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Lease } from '../../../core/contracts/leases.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { invalidRequest } from '../../../core/errors.ts'
 import { openaiErrorEvent } from '../../../core/http/openai-error.ts'
 import { merged } from '../../../core/system/collections.ts'
 import type { Fields, Generation, Planner } from './generation.ts'
@@ -95,7 +95,7 @@ function requireSlots({ engine: { slots }, variant }: Lease, { head: { choices, 
   if (choices <= slots) return
   const param = bestOf === undefined ? 'n' : 'best_of'
   const message = `"${param}" must be at most ${slots}: the engine of model "${variant.publicName}" has ${slots} slots, and each choice takes one. Request fewer choices, or more slots with num_parallel.`
-  throw new CorralError('invalid_request', message, { param })
+  throw invalidRequest(param, message)
 }
 
 const ID = Buffer.from('"id":"chatcmpl-')

@@ -1,5 +1,5 @@
 import { type ToolChoice, toolFields } from '../../../core/answers/tool-choice.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { type CorralError, invalidRequest } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { freeformFunction } from './freeform-tools.ts'
 import type { ChatRequest } from './schemas.ts'
@@ -36,8 +36,7 @@ export function chatTools(chat: Asked) {
       // Engines may take null fields for values.
       offered.push({ type, function: withoutNulls(called) as { name: string } })
     } else if (called || custom) {
-      const message = `"${param}.type" must be "function" or "custom".`
-      throw new CorralError('invalid_request', message, { param: `${param}.type` })
+      throw invalidRequest(`${param}.type`, `"${param}.type" must be "function" or "custom".`)
     } else ignored.push(type)
   })
   const choice = isLegacy
@@ -47,7 +46,7 @@ export function chatTools(chat: Asked) {
 }
 
 function missing(param: string): CorralError {
-  return new CorralError('invalid_request', `"${param}" is missing. It must be an object with "name".`, { param })
+  return invalidRequest(param, `"${param}" is missing. It must be an object with "name".`)
 }
 
 export function withoutNulls(fields: Fields): Fields {
@@ -83,7 +82,7 @@ function chatChoice(
     if (ignored.includes(`${type}`)) return []
     if (type !== 'function' && place === undefined) {
       const param = 'tool_choice.type'
-      throw new CorralError('invalid_request', `"${param}" must be "function", "custom" or "allowed_tools".`, { param })
+      throw invalidRequest(param, `"${param}" must be "function", "custom" or "allowed_tools".`)
     }
     return [{ name: isObject(called) ? called.name : undefined, param: place ?? 'tool_choice.function.name' }]
   }

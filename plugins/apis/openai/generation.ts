@@ -4,7 +4,7 @@ import { passedFields, withModelDefaults } from '../../../core/answers/engine-fi
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import type { ModelRequest } from '../../../core/answers/model-request.ts'
 import type { Model } from '../../../core/contracts/models.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, invalidRequest } from '../../../core/errors.ts'
 import { merged } from '../../../core/system/collections.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { chatTools, withoutNulls } from './chat-tools.ts'
@@ -26,10 +26,6 @@ export interface Generation {
 }
 
 export type Planner = (body: Fields, request: ModelRequest) => Generation
-
-function invalid(param: string, sentence: string): CorralError {
-  return new CorralError('invalid_request', sentence, { param })
-}
 
 /** Fields that are not passed to the engine. `n_cmpl` is llama-server's alias of `n`. */
 const OWN = ['model', 'name', 'options', 'keep_alive', 'n_cmpl']
@@ -83,9 +79,9 @@ export const chatGeneration: Planner = (body, request) => {
   }
   if (rest.response_format?.type === 'json_schema' && !rest.response_format.json_schema) {
     const param = 'response_format.json_schema'
-    throw invalid(param, `"${param}" is missing. It must be an object with "schema".`)
+    throw invalidRequest(param, `"${param}" is missing. It must be an object with "schema".`)
   }
-  if (top_logprobs && !logprobs) throw invalid('top_logprobs', '"top_logprobs" requires "logprobs": true.')
+  if (top_logprobs && !logprobs) throw invalidRequest('top_logprobs', '"top_logprobs" requires "logprobs": true.')
   const converted = engineMessages(sent)
   const messages = withUsableMedia(converted, variant, settings.engine, (message, part) => {
     const { type } = (converted[message]!.content as { type: string }[])[part]!
@@ -145,7 +141,7 @@ export function engineMessages(messages: readonly ChatMessage[]): Fields[] {
     else if (content) converted.content = content.map((part, number) => enginePart(part, `${at}[${number}]`))
     else if (isResult) converted.content = ''
     else if (converted.role !== 'assistant' || (made.length === 0 && message.content === undefined)) {
-      throw invalid(at, `"${at}" must be text or a list of parts.`)
+      throw invalidRequest(at, `"${at}" must be text or a list of parts.`)
     } else converted.content = null
     if (converted.role === 'function') {
       // The message answers the preceding call.
@@ -161,7 +157,7 @@ function toolCalls({ tool_calls, function_call }: ChatMessage, at: string, newId
   return made.map(({ custom, ...call }: NonNullable<ChatMessage['tool_calls']>[number], index) => {
     const called = custom ? { name: custom.name, arguments: freeformArguments(custom.input) } : call.function
     const param = `${at}.tool_calls[${index}].function`
-    if (!called) throw invalid(param, `"${param}" is missing. It must be an object with "name" and "arguments".`)
+    if (!called) throw invalidRequest(param, `"${param}" is missing. It must be an object with "name" and "arguments".`)
     return {
       ...call,
       id: call.id || newId(),
@@ -175,8 +171,8 @@ function enginePart(part: ContentPart, at: string): Fields {
   const { type, text, refusal, image_url } = part
   if (type === 'refusal') return { type: 'text', text: refusal ?? '' }
   if (!PARTS.includes(type))
-    throw invalid(`${at}.type`, `"${at}.type" must be "text", "image_url", "input_audio" or "file".`)
-  if (type === 'text' && typeof text !== 'string') throw invalid(`${at}.text`, `"${at}.text" must be text.`)
+    throw invalidRequest(`${at}.type`, `"${at}.type" must be "text", "image_url", "input_audio" or "file".`)
+  if (type === 'text' && typeof text !== 'string') throw invalidRequest(`${at}.text`, `"${at}.text" must be text.`)
   // Some clients send the URL without the object around it.
   return type === 'image_url' && typeof image_url === 'string' ? { type, image_url: { url: image_url } } : part
 }
@@ -188,9 +184,9 @@ export const completionGeneration: Planner = (body, request) => {
   const kept = n ?? 1
   const choices = Math.max(kept, best_of ?? kept)
   const wanted = logprobs === true ? 1 : logprobs === false || logprobs === null ? undefined : logprobs
-  if (best_of && best_of < kept) throw invalid('best_of', `"best_of" must be at least "n", which is ${kept}.`)
+  if (best_of && best_of < kept) throw invalidRequest('best_of', `"best_of" must be at least "n", which is ${kept}.`)
   if (choices > kept && rest.stream) {
-    throw invalid('best_of', 'Answers chosen by "best_of" cannot be streamed. Remove "best_of" or "stream".')
+    throw invalidRequest('best_of', 'Answers chosen by "best_of" cannot be streamed. Remove "best_of" or "stream".')
   }
   if (echo && wanted !== undefined) {
     const message = 'Engines do not report log probabilities of the prompt. Remove "echo" or "logprobs".'
@@ -230,5 +226,5 @@ function fillable(prompts: Prompt[], { metadata, publicName }: Model): string {
   }
   const [prompt] = prompts
   if (prompts.length === 1 && typeof prompt === 'string') return prompt
-  throw invalid('prompt', '"prompt" must be a single text if there is a "suffix".')
+  throw invalidRequest('prompt', '"prompt" must be a single text if there is a "suffix".')
 }

@@ -6,7 +6,7 @@ import type { ModelLimits } from '../../../core/contracts/answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { ModelAlias, Model as StoredModel } from '../../../core/contracts/models.ts'
 import { hasFiles } from '../../../core/contracts/storage.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { invalidRequest } from '../../../core/errors.ts'
 import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../../core/http/list-body.ts'
 import { listPage } from '../../../core/http/list-page.ts'
 import { openaiRouter } from '../../../core/http/openai-error.ts'
@@ -78,7 +78,7 @@ export function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }
   // Model names contain a slash, which clients send literally or as %2F.
   route('GET /models/*', 'retrieveModel', 'Show a model', {
     params: ModelPath,
-    response: { 200: json('The model', Model) },
+    response: json('The model', Model),
     errors: ['invalid_model_name', 'model_not_found'],
     handler: async request => {
       const seen = catalogFor(catalog, request.caller)
@@ -148,7 +148,7 @@ export function modelPage(
 ) {
   const findPlace = (id: string, param: string) => {
     const at = models.findIndex(each => listedId(each).toLowerCase() === id.toLowerCase())
-    if (at === -1) throw new CorralError('invalid_request', `"${param}" must be the id of a model.`, { param })
+    if (at === -1) throw invalidRequest(param, `"${param}" must be the id of a model.`)
     return at
   }
   const from = after_id === undefined ? 0 : findPlace(after_id, 'after_id') + 1

@@ -8,7 +8,7 @@ import { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { EmbeddingsReply, RankingReply } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { invalidRequest } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { useErrorFormat } from '../../../core/http/error-format.ts'
 import { openaiErrorBody, openaiErrors, openaiRouter } from '../../../core/http/openai-error.ts'
@@ -52,33 +52,29 @@ function textRoutes(app: FastifyInstance, deps: TextDependencies): void {
   const route = openaiRouter(app, 'OpenAI chat')
   route('POST /chat/completions', 'createChatCompletion', 'Answer a conversation', {
     body: schemas.ChatRequest,
-    response: {
-      200: jsonOrStream('The answer', schemas.ChatCompletion, {
-        event:
-          'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
-        item: Type.Union([schemas.ChatChunk, errors]),
-        end: '[DONE]'
-      })
-    },
+    response: jsonOrStream('The answer', schemas.ChatCompletion, {
+      event:
+        'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
+      item: Type.Union([schemas.ChatChunk, errors]),
+      end: '[DONE]'
+    }),
     errors: ANSWER_ERRORS,
     handler: ({ body }, reply) => answer(deps, body, reply, chatGeneration)
   })
   route('POST /completions', 'createCompletion', 'Continue a text', {
     body: schemas.CompletionRequest,
-    response: {
-      200: jsonOrStream('The texts', schemas.Completion, {
-        event:
-          'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
-        item: Type.Union([schemas.Completion, errors]),
-        end: '[DONE]'
-      })
-    },
+    response: jsonOrStream('The texts', schemas.Completion, {
+      event:
+        'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
+      item: Type.Union([schemas.Completion, errors]),
+      end: '[DONE]'
+    }),
     errors: ANSWER_ERRORS,
     handler: ({ body }, reply) => answer(deps, body, reply, completionGeneration)
   })
   route('POST /chat/completions/control', 'controlChatCompletion', 'Control an answer while it is generated', {
     body: schemas.ControlRequest,
-    response: { 200: json('Whether the action succeeded', schemas.ControlReply) },
+    response: json('Whether the action succeeded', schemas.ControlReply),
     errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed'],
     handler: async ({ body: { id, model: named, name }, caller }, reply) => {
       const model = catalogFor(deps.catalog, caller).get(parseRequestedName(named ?? name))
@@ -97,7 +93,7 @@ function vectorRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   const tokenRoute = openaiRouter(app, 'OpenAI tokens')
   embeddingRoute('POST /embeddings', 'createEmbedding', 'Create embeddings of texts', {
     body: schemas.EmbeddingRequest,
-    response: { 200: json('The embeddings, in the order of the texts', schemas.Embeddings) },
+    response: json('The embeddings, in the order of the texts', schemas.Embeddings),
     errors: ANSWER_ERRORS,
     handler: async ({ body, caller }, reply) => {
       const request = readModelRequest(deps, body, caller)
@@ -119,7 +115,7 @@ function vectorRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   }
   tokenRoute('POST /chat/completions/input_tokens', 'countChatTokens', 'Count the tokens of a conversation', {
     body: schemas.ChatRequest,
-    response: { 200: json('The number of tokens', schemas.PromptTokens) },
+    response: json('The number of tokens', schemas.PromptTokens),
     errors: ANSWER_ERRORS,
     handler: async ({ body }, reply) => ({
       object: 'response.input_tokens',
@@ -128,7 +124,7 @@ function vectorRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   })
   tokenRoute('POST /chat/completions/prompt', 'showPrompt', 'Show the prompt of a conversation', {
     body: schemas.ChatRequest,
-    response: { 200: json('The prompt', schemas.Prompt) },
+    response: json('The prompt', schemas.Prompt),
     errors: ANSWER_ERRORS,
     handler: async ({ body }, reply) => ({
       prompt: await deps.answers.prompt(reply, 'applyTemplate', conversation(body, reply))
@@ -136,13 +132,13 @@ function vectorRoutes(app: FastifyInstance, deps: ConfiguredApi): void {
   })
   tokenRoute('POST /tokenize', 'tokenize', 'Split a text into tokens', {
     body: schemas.TokenizeRequest,
-    response: { 200: json('The tokens', schemas.TokenList) },
+    response: json('The tokens', schemas.TokenList),
     errors: ANSWER_ERRORS,
     handler: ({ body, caller }, reply) => deps.answers.prompt(reply, 'tokenize', tokenQuestion(body, caller))
   })
   tokenRoute('POST /detokenize', 'detokenize', 'Turn tokens into text', {
     body: schemas.DetokenizeRequest,
-    response: { 200: json('The text', schemas.Text) },
+    response: json('The text', schemas.Text),
     errors: ANSWER_ERRORS,
     handler: async ({ body, caller }, reply) => ({
       content: await deps.answers.once(reply, tokenQuestion(body, caller), (lease, { tokens }) =>
@@ -157,7 +153,7 @@ function rankingRoutes(app: FastifyInstance, deps: ConfiguredApi, paths: Record<
   for (const [path, operationId] of Object.entries(paths)) {
     embeddingRoute(`POST ${path}`, operationId, 'Rank documents by relevance to a query', {
       body: schemas.RerankRequest,
-      response: { 200: json('The documents, sorted by relevance', Type.Union([schemas.Ranking, schemas.TextRanking])) },
+      response: json('The documents, sorted by relevance', Type.Union([schemas.Ranking, schemas.TextRanking])),
       errors: ANSWER_ERRORS,
       handler: async ({ body, caller }, reply) => {
         const request = readModelRequest(deps, body, caller)
@@ -177,7 +173,7 @@ export function embeddingInputs({ input, dimensions }: EmbeddingRequest, variant
   const empty = [input].flat().indexOf('')
   if (empty !== -1) {
     const param = typeof input === 'string' ? 'input' : `input[${empty}]`
-    throw new CorralError('invalid_request', `"${param}" must be a non-empty text.`, { param })
+    throw invalidRequest(param, `"${param}" must be a non-empty text.`)
   }
   if (dimensions && embeddingLength !== undefined) requireLength(dimensions, embeddingLength)
   // A list of numbers is one text, given as tokens.
@@ -186,11 +182,7 @@ export function embeddingInputs({ input, dimensions }: EmbeddingRequest, variant
 
 function requireLength(dimensions: number, length: number): void {
   if (dimensions <= length) return
-  throw new CorralError(
-    'invalid_request',
-    `"dimensions" must be at most ${length}, the length of the model's embeddings.`,
-    { param: 'dimensions' }
-  )
+  throw invalidRequest('dimensions', `"dimensions" must be at most ${length}, the length of the model's embeddings.`)
 }
 
 /** Shortens an embedding to `dimensions` and normalizes it again. @throws CorralError if it is shorter than that */
@@ -224,8 +216,7 @@ function toBase64(vector: ArrayLike<number>): string {
 /** Returns the texts to rank. @throws CorralError unless exactly one of the two fields is set */
 export function documentTexts({ documents, texts }: RerankRequest): string[] {
   if (Boolean(documents) === Boolean(texts)) {
-    const message = 'Send the texts to rank either as "documents" or as "texts".'
-    throw new CorralError('invalid_request', message, { param: 'documents' })
+    throw invalidRequest('documents', 'Send the texts to rank either as "documents" or as "texts".')
   }
   return texts ?? documents!.map(document => (typeof document === 'string' ? document : document.text))
 }

@@ -5,7 +5,7 @@ import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import type { Caller } from '../../../../core/contracts/callers.ts'
 import type { Storage } from '../../../../core/contracts/storage.ts'
-import { CorralError, isSystemError } from '../../../../core/errors.ts'
+import { CorralError, invalidRequest, isSystemError } from '../../../../core/errors.ts'
 import { type ArrivingUpload, arriving, endUpload, paced } from '../../../../core/http/arriving-body.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { removeUploadTimeout } from '../../../../core/http/long-upload.ts'
@@ -224,7 +224,7 @@ export function parseDigest(text: string, param: string): string {
   throw invalid(`${JSON.stringify(text.slice(0, 100))} is not a digest. Write sha256:<64 hex digits>.`, param)
 }
 
-const invalid = (message: string, param = 'digest') => new CorralError('invalid_request', message, { param })
+const invalid = (message: string, param = 'digest') => invalidRequest(param, message)
 
 const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex digits>' }) })
 const empty = (description: string) => ({ description, content: {} })

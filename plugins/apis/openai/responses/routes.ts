@@ -5,7 +5,7 @@ import { eventChannel, namedEvents } from '../../../../core/answers/event-channe
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { type ConfiguredApi, readModelRequest } from '../../../../core/answers/model-request.ts'
 import type { Question } from '../../../../core/answers/question.ts'
-import { CorralError } from '../../../../core/errors.ts'
+import { CorralError, invalidRequest } from '../../../../core/errors.ts'
 import { openaiRouter } from '../../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/response-schemas.ts'
 import { addedTools } from './call-items.ts'
@@ -23,26 +23,26 @@ export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies)
   const route = openaiRouter(app, 'OpenAI responses')
   route('POST /responses', 'createResponse', 'Create a response', {
     body: schemas.ResponseRequest,
-    response: { 200: jsonOrStream('The response', schemas.Response, { event: STREAM }) },
+    response: jsonOrStream('The response', schemas.Response, { event: STREAM }),
     errors: [...ANSWER_ERRORS, 'response_not_found'],
     handler: (request, reply) => createResponse(deps, request, reply)
   })
   route('POST /responses/input_tokens', 'countResponseInputTokens', 'Count the tokens of an input', {
     body: schemas.ResponseRequest,
-    response: { 200: json('The number of tokens', schemas.TokenCount) },
+    response: json('The number of tokens', schemas.TokenCount),
     errors: [...ANSWER_ERRORS, 'response_not_found'],
     handler: (request, reply) => countInputTokens(deps, request, reply)
   })
   route('POST /responses/compact', 'compactResponse', 'Replace a conversation by a summary', {
     body: schemas.ResponseRequest,
-    response: { 200: json('The compacted conversation', schemas.CompactedResponse) },
+    response: json('The compacted conversation', schemas.CompactedResponse),
     errors: [...ANSWER_ERRORS, 'response_not_found'],
     handler: (request, reply) => compactConversation(deps, request, reply)
   })
   route('GET /responses/:id', 'getResponse', 'Show a stored response', {
     params: schemas.ResponseId,
     querystring: schemas.RetrieveQuery,
-    response: { 200: json('The response', schemas.Response) },
+    response: json('The response', schemas.Response),
     errors: ['response_not_found', 'invalid_request', 'unsupported_capability'],
     handler: async ({ params, query, caller }) => {
       const { response } = stored.get(caller.owner, params.id)
@@ -57,13 +57,13 @@ export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies)
   route('GET /responses/:id/input_items', 'listResponseInputItems', 'List the input of a stored response', {
     params: schemas.ResponseId,
     querystring: schemas.ItemsQuery,
-    response: { 200: json('The items', schemas.ItemList) },
+    response: json('The items', schemas.ItemList),
     errors: ['response_not_found', 'invalid_request'],
     handler: async ({ params, query, caller }) => itemPage(stored.get(caller.owner, params.id).input, query)
   })
   route('DELETE /responses/:id', 'deleteResponse', 'Delete a stored response', {
     params: schemas.ResponseId,
-    response: { 200: json('The response is deleted', schemas.Deleted) },
+    response: json('The response is deleted', schemas.Deleted),
     errors: ['response_not_found'],
     handler: async ({ params: { id }, caller }) => {
       stored.delete(caller.owner, id)
@@ -117,8 +117,7 @@ function parseRequest(
   reportIgnoredTools(reply, engine.tools.ignored)
   const { messages, places } = engineMessages(sinceCompaction(placed), request.instructions ?? undefined)
   if (placed.length === 0) {
-    const sentence = '"input" is missing. It must be text or a non-empty list of items.'
-    throw new CorralError('invalid_request', sentence, { param: 'input' })
+    throw invalidRequest('input', '"input" is missing. It must be text or a non-empty list of items.')
   }
   const place = (message: number, part: number) => `${places[message]}[${part}]`
   const usable = withUsableMedia(messages, variant, settings.engine, place)

@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { type ToolChoice, toolFields } from '../../../../core/answers/tool-choice.ts'
-import { CorralError } from '../../../../core/errors.ts'
+import { type CorralError, invalidRequest } from '../../../../core/errors.ts'
 import { Given, ListOf, Loose } from '../../../../core/http/request-fields.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { faultPlace } from '../../../../core/system/schema-check.ts'
@@ -45,7 +45,7 @@ const Namespace = Loose({ name: Name, description: Given(Type.String()), tools: 
 
 export function invalid(path: Path, allowed: string): CorralError {
   const param = faultPlace({ path })
-  return new CorralError('invalid_request', `"${param}" must be ${allowed}.`, { param })
+  return invalidRequest(param, `"${param}" must be ${allowed}.`)
 }
 
 export function engineName(name: unknown, namespace?: unknown): string {
