@@ -96,7 +96,8 @@ export function errorResponses(
 }
 
 export interface RouteSchema extends FastifySchema {
-  response?: Record<number, ResponseSchema | TSchema>
+  /** The reply with status 200, or all replies by status. */
+  response?: ResponseSchema | Record<number, ResponseSchema | TSchema>
   errors?: readonly ErrorCode[]
   /** The role that it needs; `user` if absent. */
   role?: Role | 'anyone'
@@ -105,6 +106,9 @@ export interface RouteSchema extends FastifySchema {
   /** Maximum size class of its body; see `usualBodySize`. */
   bodySize?: 'small' | 'large' | 'streamed'
 }
+
+const isReply = (response: RouteSchema['response']): response is ResponseSchema =>
+  response !== undefined && 'content' in response
 
 /** Routes that use a model take prompts, images and sounds. Other routes take names and settings. */
 const usualBodySize = (errors: readonly ErrorCode[]) => (errors.includes('context_exceeded') ? 'large' : 'small')
@@ -127,7 +131,7 @@ export const routesWith =
         role,
         bodySize,
         ...(audited !== undefined && { audited }),
-        replies: () => ({ ...response, ...refusals() })
+        replies: () => ({ ...(isReply(response) ? { 200: response } : response), ...refusals() })
       },
       ...((more.body || errors.includes('invalid_json')) &&
         bodySize !== 'streamed' && { preValidation: requireObject }),

@@ -422,12 +422,10 @@ export function streamRoutes(app: FastifyInstance, route: ReturnType<ReturnType<
     params: StreamPath,
     querystring: Position,
     response: {
-      200: {
-        description: 'The rest of the stream',
-        content: {
-          'text/event-stream': { schema: Type.String() },
-          'application/x-ndjson': { schema: Type.String() }
-        }
+      description: 'The rest of the stream',
+      content: {
+        'text/event-stream': { schema: Type.String() },
+        'application/x-ndjson': { schema: Type.String() }
       }
     },
     errors: ['stream_not_found', 'invalid_request'],
@@ -438,9 +436,7 @@ export function streamRoutes(app: FastifyInstance, route: ReturnType<ReturnType<
   })
   route('DELETE /streams/:id', `cancel${name}`, 'End a resumable answer', {
     params: StreamPath,
-    response: {
-      200: json('It was ended, and its stored part was removed', Loose({ status: Type.Literal('cancelled') }))
-    },
+    response: json('It was ended, and its stored part was removed', Loose({ status: Type.Literal('cancelled') })),
     errors: ['stream_not_found'],
     handler: async request => {
       app.resumable.get(request, request.params.id).cancel()

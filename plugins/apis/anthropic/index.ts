@@ -80,19 +80,17 @@ function messageRoutes(app: FastifyInstance, deps: AnthropicDependencies, path: 
   const route = anthropicRouter(app, 'Anthropic')
   route(`POST ${path}`, `${ids}CreateMessage`, 'Answer a conversation', {
     body: schemas.MessagesRequest,
-    response: {
-      200: jsonOrStream('The message; with "stream" its events', schemas.Message, {
-        event:
-          'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; or error if it fails',
-        item: Type.Union([schemas.MessageEvent, schemas.anthropicErrors(ANSWER_ERRORS)])
-      })
-    },
+    response: jsonOrStream('The message; with "stream" its events', schemas.Message, {
+      event:
+        'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; or error if it fails',
+      item: Type.Union([schemas.MessageEvent, schemas.anthropicErrors(ANSWER_ERRORS)])
+    }),
     errors: ERRORS,
     handler: ({ body }, reply) => answerMessage(deps, body, reply)
   })
   route(`POST ${path}/count_tokens`, `${ids}CountTokens`, "Count a prompt's tokens", {
     body: schemas.CountRequest,
-    response: { 200: json('Number of tokens in the prompt', schemas.TokenCount) },
+    response: json('Number of tokens in the prompt', schemas.TokenCount),
     errors: ERRORS,
     handler: ({ body }, reply) => countTokens(deps, body, reply)
   })
@@ -108,7 +106,7 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Confi
     })
   }
   route('GET /v1/models', 'anthropicListModels', 'List models', {
-    response: { 200: json('All models, on one page', schemas.ModelList) },
+    response: json('All models, on one page', schemas.ModelList),
     handler: async ({ caller }) => {
       const record = recordsFor(caller)
       const data = listedModels(catalogFor(catalog, caller)).map(({ alias, model }) => record(model, alias))
@@ -119,7 +117,7 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: Confi
   // Model names contain a slash, which clients send as %2F.
   route('GET /v1/models/*', 'anthropicGetModel', 'Show a model', {
     params,
-    response: { 200: json('The model', schemas.ModelRecord) },
+    response: json('The model', schemas.ModelRecord),
     errors: ['invalid_model_name', 'model_not_found'],
     handler: async ({ caller, params }) =>
       recordsFor(caller)(catalogFor(catalog, caller).get(parseRequestedName(params['*'])))

@@ -49,12 +49,10 @@ function fileRoutes(app: FastifyInstance, storage: Storage, catalog: Catalog): v
   route('GET /:owner/:name', 'listFiles', 'List the files of a model', {
     role: 'operator',
     params: Type.Object(model),
-    response: {
-      200: json(
-        'The variants of the model',
-        Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) })
-      )
-    },
+    response: json(
+      'The variants of the model',
+      Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) })
+    ),
     errors: FILE_ERRORS,
     handler: async ({ params, caller }) => {
       const name = parseModelName(`${params.owner}/${params.name}`)

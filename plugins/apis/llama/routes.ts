@@ -45,14 +45,10 @@ const SAME: [method: 'GET' | 'POST', path: string, as: string, operationId: stri
   ['POST', '/detokenize', '/v1/detokenize', 'llamaDetokenize', 'Turn tokens into text']
 ]
 
-export function llamaRoutes(
-  app: FastifyInstance,
-  deps: LlamaDependencies,
-  markRerouted: (request: IncomingMessage) => void
-): void {
+export function llamaRoutes(app: FastifyInstance, deps: LlamaDependencies, mark: (request: IncomingMessage) => void) {
   sendErrors(app, llamaErrorBody)
   app.addHook('preClose', async () => deps.feed.close())
-  rerouted(app, markRerouted)
+  rerouted(app, mark)
   propsRoutes(app, deps)
   modelControlRoutes(app, deps)
   completionRoutes(app, deps)
@@ -64,7 +60,7 @@ function rerouted(app: FastifyInstance, mark: (request: IncomingMessage) => void
   for (const [method, path, as, operationId, summary] of SAME) {
     const { schema, config } = llamaRoute('llama-server', operationId, summary, {
       description: `The same as ${method} ${as}, with errors in llama-server's shape.`,
-      response: { 200: json(`As ${as}`, Type.Unknown()) },
+      response: json(`As ${as}`, Type.Unknown()),
       errors: method === 'GET' ? ['invalid_request'] : [...ANSWER_ERRORS, ...WITH_BODY]
     })
     reroute(app, { method, url: path, as, config, schema }, mark)
@@ -91,13 +87,13 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   for (const [path, id] of Object.entries({ '/health': 'getHealthAsLlamaServer', '/v1/health': 'getHealthOfV1' })) {
     route(`GET ${path}`, id, "Check that corral is running, as llama-server's clients do", {
       role: 'anyone',
-      response: { 200: json('Running', schemas.HealthSchema) },
+      response: json('Running', schemas.HealthSchema),
       handler: async () => ({ status: 'ok', ...(app.drain.since && { draining: true }) })
     })
   }
   route('GET /props', 'llamaProps', 'Show properties of the server or of one model', {
     querystring: schemas.PropsQuery,
-    response: { 200: json('The properties', schemas.PropsSchema) },
+    response: json('The properties', schemas.PropsSchema),
     errors: [...MODEL_ERRORS, 'model_not_loaded', 'forbidden_model'],
     handler: async ({ query, caller }, reply) => {
       if (!query.model) return routerProps(scheduler.stats().maxLoaded)
@@ -115,7 +111,7 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   })
   route('GET /slots', 'llamaSlots', 'Show the slots of loaded models', {
     querystring: schemas.ModelQuery,
-    response: { 200: json('The slots', Type.Array(schemas.SlotSchema)) },
+    response: json('The slots', Type.Array(schemas.SlotSchema)),
     errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model'],
     handler: async ({ query, caller }, reply) => {
       const signal = clientSignal(reply)
@@ -130,7 +126,7 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     }
   })
   route('GET /tools', 'llamaTools', 'List the tools that the server runs for models', {
-    response: { 200: json('None', Type.Array(Type.Never())) },
+    response: json('None', Type.Array(Type.Never())),
     handler: async () => []
   })
 }
@@ -200,9 +196,7 @@ function resumeRoutes(app: FastifyInstance): void {
   const route = llamaRouter(app)
   route('GET /v1/stream', 'llamaStream', 'Continue the stream of a conversation', {
     querystring: schemas.ConversationQuery,
-    response: {
-      200: { description: 'The rest of the stream', content: { 'text/event-stream': { schema: Type.String() } } }
-    },
+    response: { description: 'The rest of the stream', content: { 'text/event-stream': { schema: Type.String() } } },
     errors: ['stream_not_found', 'invalid_request'],
     handler: (request, reply) => {
       const { conv_id, from = '0' } = request.query
@@ -224,7 +218,7 @@ function resumeRoutes(app: FastifyInstance): void {
   route('POST /v1/streams/lookup', 'llamaLookUpStreams', 'Find the streams of conversations', {
     body: schemas.LookupRequest,
     audited: false,
-    response: { 200: json('The streams that were found', Type.Array(schemas.StreamRecord)) },
+    response: json('The streams that were found', Type.Array(schemas.StreamRecord)),
     handler: async request =>
       app.resumable.ofConversations(request, request.body.conversation_ids).map(stream => ({
         conversation_id: stream.conversation!,

@@ -119,7 +119,7 @@ function lmStudioRoutes(app: FastifyInstance, deps: LmStudioDependencies, mark: 
   const route = studioRouter(app)
   useErrorFormat(app, errorBodyV0)
   route('GET /models', 'lmStudioModels', 'List models with their states, as LM Studio does', {
-    response: { 200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) })) },
+    response: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) })),
     handler: async ({ caller }) => {
       const toRecord = modelRecords(deps, caller)
       const data = listedModels(catalogFor(catalog, caller)).map(({ alias, model }) => toRecord(model, alias))
@@ -129,7 +129,7 @@ function lmStudioRoutes(app: FastifyInstance, deps: LmStudioDependencies, mark: 
   // Model names contain a slash, which clients send literally or as %2F.
   route('GET /models/*', 'lmStudioModel', 'Show a model, as LM Studio does', {
     params: Type.Object({ '*': Type.String({ title: 'model', description: 'The id in the list' }) }),
-    response: { 200: json('The model', ModelRecord) },
+    response: json('The model', ModelRecord),
     errors: ['invalid_model_name', 'model_not_found', 'forbidden_model'],
     handler: async ({ params, caller }) => {
       const { model, alias = model.publicName } = findListed(
@@ -145,20 +145,18 @@ function lmStudioRoutes(app: FastifyInstance, deps: LmStudioDependencies, mark: 
   ] as const) {
     const route = studioRoute(TAG, operationId, summary, {
       description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` added; a stream has them in its last event before [DONE]. \`ttl\` is \`keep_alive\` in seconds.`,
-      response: {
-        200: jsonOrStream('The answer', AnswerSchema, {
-          event: `The events of POST /v1${path}`,
-          item: Type.Unknown(),
-          end: '[DONE]'
-        })
-      },
+      response: jsonOrStream('The answer', AnswerSchema, {
+        event: `The events of POST /v1${path}`,
+        item: Type.Unknown(),
+        end: '[DONE]'
+      }),
       errors: [...ANSWER_ERRORS, ...WITH_BODY]
     })
     reroute(app, { method: 'POST', url: path, as: `/v1${path}`, ...route }, mark)
   }
   const embeddings = studioRoute(TAG, 'lmStudioEmbeddings', 'Create embeddings of texts', {
     description: 'The same as POST /v1/embeddings.',
-    response: { 200: json('As /v1/embeddings', Type.Unknown()) },
+    response: json('As /v1/embeddings', Type.Unknown()),
     errors: [...ANSWER_ERRORS, ...WITH_BODY]
   })
   reroute(app, { method: 'POST', url: '/embeddings', as: '/v1/embeddings', ...embeddings }, mark)

@@ -90,7 +90,7 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
   const jobs = new DownloadJobs(downloads, deps.ended)
 
   route('GET /models', 'lmStudioListModels', 'List models with their loaded instances', {
-    response: { 200: json('The models', Loose({ models: Type.Array(ListedModel) })) },
+    response: json('The models', Loose({ models: Type.Array(ListedModel) })),
     handler: async ({ caller }) => {
       const running = scheduler.running()
       const getLimits = answers.limits(caller)
@@ -102,18 +102,16 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
   route('POST /models/load', 'lmStudioLoad', 'Load a model', {
     role: 'operator',
     body: LoadRequest,
-    response: {
-      200: json(
-        'The model is loaded',
-        Loose({
-          type: ModelKind,
-          ...Instance.properties,
-          load_time_seconds: Type.Number(),
-          status: Type.Literal('loaded'),
-          load_config: Type.Optional(Config)
-        })
-      )
-    },
+    response: json(
+      'The model is loaded',
+      Loose({
+        type: ModelKind,
+        ...Instance.properties,
+        load_time_seconds: Type.Number(),
+        status: Type.Literal('loaded'),
+        load_config: Type.Optional(Config)
+      })
+    ),
     errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability', 'forbidden_model'],
     handler: async ({ body, caller }, reply) => {
       const request = { model: body.model, num_ctx: body.context_length }
@@ -140,7 +138,7 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
   route('POST /models/unload', 'lmStudioUnload', 'Unload a model', {
     role: 'operator',
     body: Instance,
-    response: { 200: json('The model is unloaded', Instance) },
+    response: json('The model is unloaded', Instance),
     errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model'],
     handler: async ({ body: { instance_id }, caller }) => {
       await scheduler.stop(publicModelName(catalogFor(catalog, caller).get(parseRequestedName(instance_id))))
@@ -154,7 +152,7 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
       model: Type.String(),
       quantization: Given(Type.String())
     }),
-    response: { 200: json('The download', Job) },
+    response: json('The download', Job),
     errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS],
     handler: async ({ body, caller }, reply) => {
       const model = body.quantization ? `${body.model}:${body.quantization}` : body.model
@@ -167,14 +165,14 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
   route('GET /models/download/status/:job_id', 'lmStudioDownloadStatus', 'Show the progress of a download', {
     role: 'operator',
     params: Type.Object({ job_id: Type.String() }),
-    response: { 200: json('The download', Job) },
+    response: json('The download', Job),
     errors: ['model_not_found'],
     handler: async ({ params }) => jobs.get(params.job_id)
   })
 
   route('POST /chat', 'lmStudioChatV1', 'Answer a message of a stored conversation', {
     body: ChatRequest,
-    response: { 200: jsonOrStream('The answer', ChatResult, { event: CHAT_EVENTS, item: Type.Unknown() }) },
+    response: jsonOrStream('The answer', ChatResult, { event: CHAT_EVENTS, item: Type.Unknown() }),
     errors: [...ANSWER_ERRORS, 'response_not_found'],
     handler: ({ body }, reply) => answerChat(deps, body, reply)
   })

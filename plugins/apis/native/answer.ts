@@ -245,14 +245,12 @@ export function answerRoutes(app: FastifyInstance, deps: NativeDependencies): vo
   const { streams } = deps
   route('POST /chat', 'chat', 'Answer a conversation', {
     body: schemas.ChatRequestSchema,
-    response: {
-      200: streams.eventsReply(
-        'The answer; complete if `stream` is false',
-        schemas.ChatReplySchema,
-        'Parts of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
-        schemas.ChatEventSchema
-      )
-    },
+    response: streams.eventsReply(
+      'The answer; complete if `stream` is false',
+      schemas.ChatReplySchema,
+      'Parts of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
+      schemas.ChatEventSchema
+    ),
     errors: ANSWER_ERRORS,
     handler: ({ body }, reply) =>
       answer(deps, reply, body, CHAT, (variant, sampling, engine) =>
@@ -262,14 +260,12 @@ export function answerRoutes(app: FastifyInstance, deps: NativeDependencies): vo
 
   route('POST /generate', 'generate', 'Continue a prompt', {
     body: schemas.GenerateRequestSchema,
-    response: {
-      200: streams.eventsReply(
-        'The generated text; complete if `stream` is false',
-        schemas.GenerateReplySchema,
-        'Parts of the text; the last event has `done: true`',
-        schemas.GenerateEventSchema
-      )
-    },
+    response: streams.eventsReply(
+      'The generated text; complete if `stream` is false',
+      schemas.GenerateReplySchema,
+      'Parts of the text; the last event has `done: true`',
+      schemas.GenerateEventSchema
+    ),
     errors: ANSWER_ERRORS,
     handler: ({ body }, reply) => {
       const call = (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) =>

@@ -46,15 +46,13 @@ export function benchmarkRoutes(app: FastifyInstance, { catalog, scheduler, engi
       settings
     }),
     response: {
-      200: {
-        description: 'Steps of the load, then what is loaded or why loading failed; the stream stays open after that',
-        content: Object.fromEntries(
-          streams.types.map(type => [
-            type,
-            { schema: Type.Union([trials.TrialRecordSchema, trials.TrialFailureSchema, WorkStepSchema]) }
-          ])
-        )
-      }
+      description: 'Steps of the load, then what is loaded or why loading failed; the stream stays open after that',
+      content: Object.fromEntries(
+        streams.types.map(type => [
+          type,
+          { schema: Type.Union([trials.TrialRecordSchema, trials.TrialFailureSchema, WorkStepSchema]) }
+        ])
+      )
     },
     errors: [...MODEL_ERRORS, 'unsupported_capability', 'trial_running', 'invalid_option'],
     handler: async ({ body, caller }, reply) => {
@@ -104,15 +102,13 @@ export function benchmarkRoutes(app: FastifyInstance, { catalog, scheduler, engi
     role: 'admin',
     audited: false,
     body: Titled('TunablesRequest', { ...named, settings }),
-    response: {
-      200: json(
-        'Most important first',
-        Loose({
-          tunables: Type.Array(trials.TunableSchema),
-          file: Type.Union([Type.String(), Type.Null()])
-        })
-      )
-    },
+    response: json(
+      'Most important first',
+      Loose({
+        tunables: Type.Array(trials.TunableSchema),
+        file: Type.Union([Type.String(), Type.Null()])
+      })
+    ),
     errors: [...FILE_ERRORS, 'runtime_missing'],
     handler: async ({ body, caller }) => ({
       tunables: await scheduler.tunables(requestedModel(requestedName(body), caller), body.settings ?? {}),
@@ -122,7 +118,7 @@ export function benchmarkRoutes(app: FastifyInstance, { catalog, scheduler, engi
 
   route('GET /trials/activity', 'getActivity', 'Show how busy the server is', {
     role: 'operator',
-    response: { 200: json('Requests to all models', ActivitySchema) },
+    response: json('Requests to all models', ActivitySchema),
     handler: async (): Promise<Activity> => {
       const { requests, engines } = scheduler.stats()
       const sum = (of: 'running' | 'waiting') => engines.reduce((total, engine) => total + engine[of], 0)

@@ -17,7 +17,7 @@ export function cacheRoutes(app: FastifyInstance, { engines, catalog, naming }: 
 
   route('GET /cache', 'listPromptCache', 'List stored conversation states, by model', {
     role: 'operator',
-    response: { 200: json('Sizes and use by model', Named('CacheReport', CacheReportSchema)) },
+    response: json('Sizes and use by model', Named('CacheReport', CacheReportSchema)),
     handler: async (): Promise<CacheReport> => {
       const names = new Map(catalog.list().map(model => [model.key, naming.shown(model)]))
       const stored = await engines.storedConversations()
@@ -33,7 +33,7 @@ export function cacheRoutes(app: FastifyInstance, { engines, catalog, naming }: 
   route('DELETE /cache', 'clearPromptCache', 'Delete stored conversation states', {
     role: 'operator',
     querystring: Loose({ model: Type.Optional(Type.String({ description: 'Only those with this model' })) }),
-    response: { 200: json('How many were deleted', ClearedSchema) },
+    response: json('How many were deleted', ClearedSchema),
     errors: ['invalid_model_name', 'model_not_found'],
     handler: async ({ query: { model } }): Promise<ClearedCache> => {
       const key = model === undefined ? {} : { model: catalog.get(parseRequestedName(model)).key }

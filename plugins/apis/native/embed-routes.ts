@@ -32,18 +32,16 @@ export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): voi
       options,
       keep_alive
     }),
-    response: {
-      200: json(
-        'An embedding for each text',
-        Titled('EmbedReply', {
-          model: Type.String(),
-          embeddings: Type.Array(Embedding),
-          total_duration: Nanoseconds('From the request to the reply'),
-          load_duration: Nanoseconds('Until the model was loaded, or was found to be loaded'),
-          prompt_eval_count: Type.Integer()
-        })
-      )
-    },
+    response: json(
+      'An embedding for each text',
+      Titled('EmbedReply', {
+        model: Type.String(),
+        embeddings: Type.Array(Embedding),
+        total_duration: Nanoseconds('From the request to the reply'),
+        load_duration: Nanoseconds('Until the model was loaded, or was found to be loaded'),
+        prompt_eval_count: Type.Integer()
+      })
+    ),
     errors: ANSWER_ERRORS,
     handler: async ({ body, record }, reply) => {
       const began = performance.now()
@@ -63,7 +61,7 @@ export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): voi
   route('POST /embeddings', 'embeddings', 'Embed one text', {
     description: `An older form of embed. ${only}`,
     body: EmbeddingsRequest,
-    response: { 200: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding })) },
+    response: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding })),
     errors: ANSWER_ERRORS,
     handler: async ({ body }, reply) => {
       const { vectors } = await embed(body, body.prompt ? [body.prompt] : [], reply)

@@ -1,3 +1,4 @@
+import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import { type Framing, NATIVE_NAMING, type NativeMount } from '../../../core/contracts/native-api.ts'
@@ -10,23 +11,12 @@ import { eventRoutes } from './events/event-routes.ts'
 import { StateCollector } from './events/state-collector.ts'
 import { SharedStateFeed } from './events/state-feed.ts'
 import { logRoutes } from './log-routes.ts'
+import { SERVICES } from './native-dependencies.ts'
 import { readinessRoutes } from './readiness.ts'
 import { nativeRoutes, serverRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 import { settingsRoutes } from './settings-routes.ts'
 import { NativeStreams } from './sse-and-ndjson.ts'
-
-const SERVICES = [
-  'storage',
-  'catalog',
-  'scheduler',
-  'engines',
-  'runtimes',
-  'downloads',
-  'adoption',
-  'conversion'
-] as const
-type NativeServices = Pick<Services, (typeof SERVICES)[number]>
 
 export default definePlugin({
   name: 'api-native',
@@ -47,7 +37,10 @@ export default definePlugin({
   setup(context, options) {
     let settings = options
     const streams = (defaultFraming: Framing) => new NativeStreams(defaultFraming, () => settings)
-    const services = Object.fromEntries(SERVICES.map(name => [name, context.service(name)])) as NativeServices
+    const services = Object.fromEntries(SERVICES.map(name => [name, context.service(name)])) as Pick<
+      Services,
+      (typeof SERVICES)[number]
+    >
     const answers = context.answers()
     const dependencies = ({ defaultFraming, version: _, ...mount }: NativeMount) => ({
       ...services,
@@ -80,21 +73,18 @@ export default definePlugin({
         }
       },
       routes: async app => {
-        const prefix = '/api'
         drain = app.drain
         app.addHook('preClose', async () => feed.close())
-        await app.register(async api => eventRoutes(api, feed, native.streams), { prefix })
-        await app.register(api => nativeRoutes(api, native), { prefix })
-        await app.register(async api => runtimeRoutes(api, native), { prefix })
-        await app.register(
-          async api => {
-            logRoutes(api, native, context.logLevels)
-            cacheRoutes(api, native)
-            benchmarkRoutes(api, native)
-            settingsRoutes(api, native)
-          },
-          { prefix }
-        )
+        const routes = async (api: FastifyInstance) => {
+          eventRoutes(api, feed, native.streams)
+          await nativeRoutes(api, native)
+          runtimeRoutes(api, native)
+          logRoutes(api, native, context.logLevels)
+          cacheRoutes(api, native)
+          benchmarkRoutes(api, native)
+          settingsRoutes(api, native)
+        }
+        await app.register(routes, { prefix: '/api' })
         serverRoutes(app, context.plugins)
         await app.register(async root => readinessRoutes(root, native))
       },

@@ -42,14 +42,12 @@ export function logRoutes(app: FastifyInstance, { catalog, engines, streams }: N
         Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client disconnects' })
       )
     }),
-    response: {
-      200: streams.eventsReply(
-        'Their output, and how they ended',
-        Loose({ model: Type.String(), engines: Type.Array(EngineLogSchema) }),
-        'Lines, starts and exits of engines',
-        Type.Union([...LogEventSchema.anyOf, Loose({ status: Type.String() })])
-      )
-    },
+    response: streams.eventsReply(
+      'Their output, and how they ended',
+      Loose({ model: Type.String(), engines: Type.Array(EngineLogSchema) }),
+      'Lines, starts and exits of engines',
+      Type.Union([...LogEventSchema.anyOf, Loose({ status: Type.String() })])
+    ),
     errors: ['invalid_request', 'invalid_model_name', 'model_not_found'],
     handler: async ({ params, query: { follow, lines: last } }, reply) => {
       const lines = last === undefined ? undefined : Number(last)
@@ -78,7 +76,7 @@ export function logRoutes(app: FastifyInstance, { catalog, engines, streams }: N
 
   route('GET /log-levels', 'getLogLevels', 'Show the log levels', {
     role: 'admin',
-    response: { 200: json('The levels', LevelsSchema) },
+    response: json('The levels', LevelsSchema),
     handler: async () => levels.report()
   })
 
@@ -88,7 +86,7 @@ export function logRoutes(app: FastifyInstance, { catalog, engines, streams }: N
       part: Type.Optional(Type.Union([Type.String(), Type.Null()])),
       level: Type.Optional(Type.Union([Type.String(), Type.Null()], { description: LOG_LEVELS.join(', ') }))
     }),
-    response: { 200: json('The new levels', LevelsSchema) },
+    response: json('The new levels', LevelsSchema),
     errors: ['invalid_option'],
     handler: async ({ body }) => {
       levels.set(body.part ?? undefined, body.level ?? undefined)

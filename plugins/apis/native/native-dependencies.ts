@@ -6,13 +6,13 @@ import type { ModelNaming } from '../../../core/contracts/native-api.ts'
 import type { Services } from '../../../core/contracts/services.ts'
 import type { NativeStreams } from './sse-and-ndjson.ts'
 
-type Needed = 'storage' | 'catalog' | 'runtimes' | 'downloads' | 'adoption' | 'conversion'
+export const SERVICES = [
+  ...(['storage', 'catalog', 'scheduler', 'engines', 'runtimes', 'downloads', 'adoption', 'conversion'] as const)
+]
 
 /** The services and settings of the native routes. Ollama's API has its own set. */
-export interface NativeDependencies extends Pick<Services, Needed> {
+export interface NativeDependencies extends Pick<Services, (typeof SERVICES)[number]> {
   answers: Answers
-  engines: Services['engines']
-  scheduler: Services['scheduler']
   hooks: Hooks
   config: Readonly<CoreConfig>
   streams: NativeStreams

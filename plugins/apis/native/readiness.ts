@@ -17,10 +17,7 @@ const DrainStateSchema = Titled('DrainState', {
 export type DrainState = Static<typeof DrainStateSchema>
 
 /** Routes for supervisors and load balancers, and for taking a server out of service before it stops. */
-export function readinessRoutes(
-  app: FastifyInstance,
-  { runtimes, catalog }: Pick<NativeDependencies, 'runtimes' | 'catalog'>
-): void {
+export function readinessRoutes(app: FastifyInstance, { runtimes, catalog }: NativeDependencies): void {
   function whyNotReady(drain: Drain): CorralError | undefined {
     if (drain.since) return drainingError()
     // Models on other servers need no build.
@@ -34,12 +31,12 @@ export function readinessRoutes(
   const { drain, log } = app
   route('GET /livez', 'getLive', 'Check that the process responds', {
     role: 'anyone',
-    response: { 200: json('The process responds', Loose({ status: Type.Literal('ok') })) },
+    response: json('The process responds', Loose({ status: Type.Literal('ok') })),
     handler: async () => ({ status: 'ok' })
   })
   route('GET /readyz', 'getReady', 'Check that models can be used', {
     role: 'anyone',
-    response: { 200: json('Models can be used', Loose({ status: Type.Literal('ok') })) },
+    response: json('Models can be used', Loose({ status: Type.Literal('ok') })),
     errors: ['runtime_missing', 'draining'],
     handler: async (request, reply) => {
       const error = whyNotReady(drain)
@@ -54,12 +51,12 @@ export function readinessRoutes(
   })
   route('GET /api/drain', 'getDrain', 'Show whether the server drains, and how many requests are open', {
     role: 'operator',
-    response: { 200: json('The state', DrainStateSchema) },
+    response: json('The state', DrainStateSchema),
     handler: async () => state()
   })
   route('POST /api/drain', 'startDrain', 'Refuse new requests for models', {
     role: 'admin',
-    response: { 200: json('The state', DrainStateSchema) },
+    response: json('The state', DrainStateSchema),
     errors: ['invalid_request', 'invalid_json'],
     handler: async () => {
       if (!drain.since) log.info({ open: drain.open }, 'draining: new requests for models are refused')
@@ -69,7 +66,7 @@ export function readinessRoutes(
   })
   route('DELETE /api/drain', 'endDrain', 'Accept new requests for models again', {
     role: 'admin',
-    response: { 200: json('The state', DrainStateSchema) },
+    response: json('The state', DrainStateSchema),
     errors: ['invalid_request', 'invalid_json'],
     handler: async () => {
       if (drain.since) log.info('no longer draining: new requests for models are accepted again')

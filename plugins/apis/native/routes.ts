@@ -25,11 +25,11 @@ export async function nativeRoutes(app: FastifyInstance, deps: NativeDependencie
   const route = nativeRouter(app, 'Server')
   route('GET /health', 'getHealth', 'Check that corral is running', {
     role: 'anyone',
-    response: { 200: json('Running', RunningSchema) },
+    response: json('Running', RunningSchema),
     handler: async () => getHealth(app)
   })
   route('GET /version', 'getVersion', "Show corral's version", {
-    response: { 200: json('The version', Loose({ version: Type.String() })) },
+    response: json('The version', Loose({ version: Type.String() })),
     handler: async () => ({ version: shownVersion })
   })
   answerRoutes(app, deps)
@@ -55,10 +55,8 @@ export function serverRoutes(app: FastifyInstance, plugins: () => PluginReport[]
   route('GET /', 'root', 'Root page', {
     role: 'anyone',
     response: {
-      200: {
-        description: 'Running',
-        content: { 'text/plain': { schema: Type.String() }, 'text/html': { schema: Type.String() } }
-      }
+      description: 'Running',
+      content: { 'text/plain': { schema: Type.String() }, 'text/html': { schema: Type.String() } }
     },
     handler: async (request, reply) => {
       reply.vary('Accept')
@@ -76,13 +74,13 @@ export function serverRoutes(app: FastifyInstance, plugins: () => PluginReport[]
   })
   route('POST /api/reload', 'reloadConfig', 'Reload the configuration', {
     role: 'admin',
-    response: { 200: json('What has changed', ReloadReportSchema) },
+    response: json('What has changed', ReloadReportSchema),
     errors: ['invalid_config', 'reload_failed', 'not_implemented'],
     handler: () => app.reloadConfig()
   })
   route('GET /api/plugins', 'listPlugins', 'List the plugins', {
     role: 'operator',
-    response: { 200: json('The plugins', PluginsSchema) },
+    response: json('The plugins', PluginsSchema),
     handler: async (): Promise<Static<typeof PluginsSchema>> => {
       return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }
     }

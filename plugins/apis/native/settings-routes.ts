@@ -34,7 +34,7 @@ export function settingsRoutes(app: FastifyInstance, { catalog }: NativeDependen
   route('GET /models/settings', 'getModelSettings', "Show a model's settings in the configuration file", {
     role: 'admin',
     querystring: Type.Object({ model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }) }),
-    response: { 200: json('What the file sets', ModelSettingsReplySchema) },
+    response: json('What the file sets', ModelSettingsReplySchema),
     errors: EDIT_ERRORS,
     handler: async ({ query, caller }): Promise<Static<typeof ModelSettingsReplySchema>> => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(query.model))
@@ -51,7 +51,7 @@ export function settingsRoutes(app: FastifyInstance, { catalog }: NativeDependen
       settings: SettingsSchema,
       revision: Type.String()
     }),
-    response: { 200: json('What has changed', ReloadReportSchema) },
+    response: json('What has changed', ReloadReportSchema),
     errors: [...EDIT_ERRORS, 'settings_changed', 'path_not_allowed', 'reload_failed'],
     handler: async ({ body, caller }) => {
       const { publicName: model, label } = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))

@@ -200,7 +200,6 @@ export const ControlRequest = Titled('ControlRequest', {
   id: Type.String({ minLength: 1 }),
   ...named
 })
-export type ControlRequest = Static<typeof ControlRequest>
 export const ControlReply = Titled('ControlReply', {
   success: Type.Boolean(),
   message: Type.Optional(Type.String())

@@ -47,7 +47,7 @@ function docsRoutes(app: FastifyInstance, catalog: Catalog): void {
   const route = nativeRouter(app, 'Server')
   route('GET /openapi.json', 'getApiDocument', 'The API document', {
     description: 'OpenAPI 3.1 document of all routes of this server.',
-    response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) },
+    response: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })),
     handler: async (request, reply) => {
       const [{ openApiDocument }, { withModelsHere }] = await Promise.all([
         import('./openapi.ts'),
@@ -63,7 +63,7 @@ function docsRoutes(app: FastifyInstance, catalog: Catalog): void {
   route('GET /docs', 'getDocs', 'A page to read and try the API', {
     role: 'anyone',
     description: 'The page asks for a key if the API document needs one.',
-    response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } },
+    response: { description: 'The page', content: { 'text/html': { schema: Type.String() } } },
     handler: async (_request, reply) => await sendPage(reply)
   })
 

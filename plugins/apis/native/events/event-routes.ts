@@ -30,7 +30,7 @@ const EventSchema = Titled('StateEvent', {
   })
 })
 
-const EVENTS = { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
+const EVENTS = { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } }
 
 export function eventRoutes(app: FastifyInstance, feed: StateFeed, streams: NativeStreams): void {
   const route = nativeRouter(app, 'Server')

@@ -59,7 +59,7 @@ export async function createModelRoutes(
     route('POST /copy', 'copyModel', 'Copy a model', {
       role: 'operator',
       body: CopyRequestSchema,
-      response: { 200: json('Copied', Done('success')) },
+      response: json('Copied', Done('success')),
       errors: CREATE_ERRORS,
       handler: async ({ body, caller }, reply) => {
         await new ModelMaker(deps, newName(body.destination), clientSignal(reply)).copy(stored(body.source, caller))
@@ -71,13 +71,11 @@ export async function createModelRoutes(
       role: 'operator',
       body: CreateRequestSchema,
       bodySize: 'large',
-      response: {
-        200: jsonOrStream('Created', Done('success'), {
-          event: 'Progress; the last event is `success` or the error',
-          item: Type.Union([WorkFailureSchema, WorkStepSchema]),
-          types: ['text/event-stream', 'application/x-ndjson']
-        })
-      },
+      response: jsonOrStream('Created', Done('success'), {
+        event: 'Progress; the last event is `success` or the error',
+        item: Type.Union([WorkFailureSchema, WorkStepSchema]),
+        types: ['text/event-stream', 'application/x-ndjson']
+      }),
       errors: [...CREATE_ERRORS, 'invalid_option'],
       handler: async ({ body, caller }, reply) => {
         const name = newName(body.model || body.name)

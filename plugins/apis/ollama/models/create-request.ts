@@ -1,4 +1,3 @@
-import { open } from 'node:fs/promises'
 import { basename } from 'node:path/posix'
 import { type Static, Type } from 'typebox'
 import type { AdoptedFile } from '../../../../core/contracts/adopted-files.ts'
@@ -16,7 +15,7 @@ import {
   withoutEmpty
 } from '../../../../core/models/new-defaults.ts'
 import { optionName } from '../../../../core/models/options.ts'
-import { readOpened } from '../../../../core/system/regular-file.ts'
+import { readOpened, withRegularFile } from '../../../../core/system/regular-file.ts'
 import { parseDigest } from './blobs.ts'
 
 const Digests = (description: string) => Given(Type.Record(Type.String(), Type.String(), { description }))
@@ -270,24 +269,13 @@ function ggufName(name: string): string {
 }
 
 async function ggufRole({ name, path }: UploadedFile): Promise<StoredFile['role']> {
-  const start = await readStart(path)
-  if (start.toString('latin1', 0, 4) !== 'GGUF') {
-    throw refuse(
-      'files',
-      foreignStart(name, start) ??
-        `${JSON.stringify(name)} is neither a GGUF file nor part of a SafeTensors model. ` +
-          'Send GGUF files, or the whole folder of a SafeTensors model.'
-    )
-  }
-  const { metadata } = await readGguf(path)
-  return metadata['general.type'] === 'mmproj' || metadata['general.architecture'] === 'clip' ? 'projector' : 'model'
-}
-
-async function readStart(path: string): Promise<Buffer> {
-  const file = await open(path, 'r')
-  try {
-    return await readOpened(file, START_SIZE)
-  } finally {
-    await file.close()
-  }
+  return await withRegularFile(path, async file => {
+    const start = await readOpened(file, START_SIZE)
+    if (start.toString('latin1', 0, 4) !== 'GGUF') {
+      const other = `${JSON.stringify(name)} is neither a GGUF file nor part of a SafeTensors model. Send GGUF files, or the whole folder of a SafeTensors model.`
+      throw refuse('files', foreignStart(name, start) ?? other)
+    }
+    const { metadata } = await readGguf(path, file)
+    return metadata['general.type'] === 'mmproj' || metadata['general.architecture'] === 'clip' ? 'projector' : 'model'
+  })
 }

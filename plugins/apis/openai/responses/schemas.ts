@@ -59,12 +59,10 @@ export const ResponseRequest = Titled('ResponseRequest', {
 export type ResponseRequest = Static<typeof ResponseRequest>
 
 export const ResponseId = Type.Object({ id: Type.String({ description: 'resp_…' }) })
-export type ResponseId = Static<typeof ResponseId>
 
 export const RetrieveQuery = Loose({
   stream: Type.Optional(Type.String({ description: 'Must be false: a response that has ended cannot be streamed' }))
 })
-export type RetrieveQuery = Static<typeof RetrieveQuery>
 
 export const ItemsQuery = Loose({
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 100, default: 20 })),
