@@ -29,6 +29,7 @@ export { ClientDisconnected, clientSignal } from '../http/client-disconnect.ts'
 export { contextMessage } from '../http/context-message.ts'
 export { sendErrors, useErrorFormat } from '../http/error-format.ts'
 export { bodyObject } from '../http/json-body.ts'
+export { errorTypes } from '../http/openai-error.ts'
 export { openReplyStream, type ReplyStream, type ReplyStreamOptions, sendUntilEnd } from '../http/reply-stream.ts'
 export {
   each,

@@ -5,6 +5,7 @@ import {
   type CorralError,
   contextMessage,
   errorsWithin,
+  errorTypes,
   eventChannel,
   Loose,
   routerWith,
@@ -12,18 +13,11 @@ import {
   Titled
 } from '../../../core/plugins/public-api.ts'
 
-const TYPES: Record<number, string> = {
-  401: 'authentication_error',
-  403: 'permission_error',
-  404: 'not_found_error',
+const errorType = errorTypes({
   501: 'not_supported_error',
-  503: 'unavailable_error'
-}
-
-function errorType({ code, status }: CorralError): string {
-  if (code === 'context_exceeded') return 'exceed_context_size_error'
-  return TYPES[status] ?? (status >= 500 ? 'server_error' : 'invalid_request_error')
-}
+  503: 'unavailable_error',
+  context_exceeded: 'exceed_context_size_error'
+})
 
 /** Renders an error in llama-server's shape. `code` is the HTTP status, `corral_code` is corral's own error code. */
 export function llamaErrorBody(error: CorralError): { error: Record<string, unknown> } {
