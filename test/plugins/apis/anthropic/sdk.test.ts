@@ -1,4 +1,4 @@
-import { copyFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Anthropic from '@anthropic-ai/sdk'
 import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema'
@@ -184,6 +184,8 @@ t.test('the Messages API clears old tool results and reports what it cleared', a
     t.strictSame(answered.context_management, { applied_edits })
     t.equal(total(answered.usage as Anthropic.Usage), input_tokens)
   }
+  const file = join(corral.home, 'cache', 'cleared-conversations.json')
+  await until('the cleared conversations are stored for the next start', () => existsSync(file))
 })
 
 t.test('the Messages API replaces a conversation by a summary', async t => {
