@@ -2,7 +2,6 @@ import { isAbsolute } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { callerLease } from '../../../core/answers/caller-lease.ts'
-import { modelLimits } from '../../../core/answers/request-limits.ts'
 import { reportUnknownOptions } from '../../../core/answers/unknown-options.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { ConvertedModel } from '../../../core/contracts/conversion.ts'
@@ -156,7 +155,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     errors: FILE_ERRORS,
     handler: async ({ body, caller }) => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
-      const limits = modelLimits(deps.config, scheduler.running(), caller)(variant)
+      const limits = deps.answers.limits(caller)(variant)
       const record = showRecord(variant, naming, deps.modelfile(variant), caller.role, limits)
       if (!hasFiles(variant) || variant.format !== 'safetensors') return record
       return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }

@@ -1,7 +1,6 @@
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { ConfiguredApi } from '../../../core/answers/model-request.ts'
-import { modelLimits } from '../../../core/answers/request-limits.ts'
+import type { ApiDependencies } from '../../../core/answers/api-dependencies.ts'
 import type { ModelLimits } from '../../../core/contracts/answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { ModelAlias, Model as StoredModel } from '../../../core/contracts/models.ts'
@@ -25,9 +24,9 @@ const ModelPath = Type.Object({
   })
 })
 
-export function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ConfiguredApi): void {
+export function modelRoutes(app: FastifyInstance, { catalog, scheduler, answers }: ApiDependencies): void {
   const readFacts = (seen: VisibleCatalog, caller: Pick<Caller, 'bounds'>) => {
-    const getLimits = modelLimits(config, scheduler.running(), caller)
+    const getLimits = answers.limits(caller)
     const getState = loadStates(scheduler)
     const names = aliasesByModel(seen.aliases())
     return (variant: StoredModel): Facts => ({
