@@ -27,7 +27,10 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
       event: 'Events `data: {"content","tokens","stop":false,…}`; the last has `stop: true` and the counts.',
       item: schemas.CompletionEvent
     })
-  for (const [path, id] of Object.entries({ '/completion': 'llamaCompletion', '/completions': 'llamaCompletions' })) {
+  for (const [path, id] of [
+    ['/completion', 'llamaCompletion'],
+    ['/completions', 'llamaCompletions']
+  ] as const) {
     route(`POST ${path}`, id, "Continue a text, in llama-server's own format", {
       body: schemas.CompletionRequest,
       response: reply200('The text', Type.Union([schemas.CompletionEvent, Type.Array(schemas.CompletionEvent)])),
