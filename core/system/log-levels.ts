@@ -20,25 +20,23 @@ export class LogLevels {
   readonly #root: Logger
   readonly #loggers = new Map<string, Logger>()
   #own: Map<string, LogLevel>
-  #usual: LogLevel
 
   /** @param own levels of parts, including parts that do not exist yet. `root` has the default. */
   constructor(root: Logger, own: Readonly<Record<string, LogLevel>> = {}) {
     this.#root = root
-    this.#usual = root.level as LogLevel
     this.#own = new Map(Object.entries(own))
     for (const part of CORE_PARTS) this.part(part)
   }
 
   part(name: string): Logger {
     return getOrAdd(this.#loggers, name, () =>
-      this.#root.child({ part: name }, { level: this.#own.get(name) ?? this.#usual })
+      this.#root.child({ part: name }, { level: this.#own.get(name) ?? this.#root.level })
     )
   }
 
   report(): LevelReport {
     const parts = this.#names().map(name => [name, this.#loggers.get(name)!.level])
-    return { default: this.#usual, parts: Object.fromEntries(parts) }
+    return { default: this.#root.level as LogLevel, parts: Object.fromEntries(parts) }
   }
 
   /**
@@ -56,7 +54,7 @@ export class LogLevels {
       throw refusal('part', `There is no part with this name. Known are: ${this.#names().join(', ')}.`)
     }
     if (part === undefined && level === undefined) throw refusal('level', 'The default needs a level.')
-    if (part === undefined) this.#usual = level as LogLevel
+    if (part === undefined) this.#root.level = level!
     else if (level === undefined) this.#own.delete(part)
     else this.#own.set(part, level as LogLevel)
     this.#apply()
@@ -64,7 +62,7 @@ export class LogLevels {
 
   /** Replaces all levels with those of a configuration. */
   configure(usual: LogLevel, own: Readonly<Record<string, LogLevel>>): void {
-    this.#usual = usual
+    this.#root.level = usual
     this.#own = new Map(Object.entries(own))
     this.#apply()
   }
@@ -74,6 +72,6 @@ export class LogLevels {
   }
 
   #apply(): void {
-    for (const [name, logger] of this.#loggers) logger.level = this.#own.get(name) ?? this.#usual
+    for (const [name, logger] of this.#loggers) logger.level = this.#own.get(name) ?? this.#root.level
   }
 }
