@@ -16,6 +16,7 @@ import {
   isWide,
   listPrompts,
   promptOnly,
+  safeFields,
   streamed,
   transcriptionChat,
   withProbabilities
@@ -26,7 +27,6 @@ import { createInputGuard, createInputRecords, type InputGuard, type Ticket } fr
 import type { PromptSlots, SlotUse } from './prompt-cache/prompt-slots.ts'
 import { contextExceeded, isCacheFault, requestError } from './request-error.ts'
 import { type EngineBody, readJson, readText } from './response-body.ts'
-import { safeFields } from './safe-fields.ts'
 import { afterThinking, requireSchemas, thinkingMarks, thinkingWriter } from './template-thinking.ts'
 import { longestText, requireFittingText, requireShortText } from './text-length.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'

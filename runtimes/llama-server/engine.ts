@@ -9,7 +9,6 @@ import { CorralError, errorMessage } from '../../core/errors.ts'
 import { shardNames } from '../../core/models/gguf-file-name.ts'
 import { engineCalls } from './calls.ts'
 import { createEngineLogs, type EngineLogs, isQuoted, markAsClientText } from './engine-logs.ts'
-import { createOutputReader } from './engine-output.ts'
 import { type EngineProcess, watchOomKills } from './engine-process.ts'
 import { watchEngine } from './engine-watch.ts'
 import {
@@ -33,7 +32,7 @@ import {
   removeRunRecord
 } from './launch.ts'
 import type { LaunchSpec } from './launch-spec.ts'
-import { followLoad, type LoadedFacts, loadWarnings, MemoryReport } from './loading.ts'
+import { createOutputReader, followLoad, type LoadedFacts, loadWarnings, MemoryReport } from './loading.ts'
 import { PromptSlots } from './prompt-cache/prompt-slots.ts'
 import { readAhead } from './read-ahead.ts'
 import { inWorkerPools, lostWorkerFailure, type RpcWorkers } from './rpc-workers.ts'

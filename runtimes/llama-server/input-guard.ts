@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { untilAborted, withResolver } from '../../core/system/abort-signals.ts'
@@ -35,11 +35,7 @@ const ADVICE: Record<Kind, string> = {
 }
 
 export function inputOf(kind: Kind, text: string): Input {
-  const digest = createHash('sha256')
-    .update(`${kind} ${text.replace(/\s+/g, ' ').trim()}`)
-    .digest('hex')
-    .slice(0, 16)
-  return { kind, digest }
+  return { kind, digest: hash('sha256', `${kind} ${text.replace(/\s+/g, ' ').trim()}`).slice(0, 16) }
 }
 
 export function listConstraints({ grammar, json_schema, response_format, tools }: EngineFields): Input[] {

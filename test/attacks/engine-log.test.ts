@@ -1,7 +1,7 @@
 import t from 'tap'
 import { printable, printableJson } from '../../core/system/printable.ts'
-import { createOutputReader } from '../../runtimes/llama-server/engine-output.ts'
 import { classifyFailure } from '../../runtimes/llama-server/failure.ts'
+import { createOutputReader } from '../../runtimes/llama-server/loading.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { readCases } from '../support/fixture.ts'
 
