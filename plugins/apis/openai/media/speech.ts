@@ -19,7 +19,11 @@ const OPENAI_VOICES = new Set('alloy ash ballad cedar coral echo fable marin nov
 
 const SpeechRequest = Titled('SpeechRequest', {
   ...named,
-  input: Type.String({ pattern: '\\S', maxLength: MAX_INPUT_LENGTH }),
+  input: Type.String({
+    pattern: '\\S',
+    maxLength: MAX_INPUT_LENGTH,
+    title: `text of 1 to ${MAX_INPUT_LENGTH} characters`
+  }),
   voice: Given(Type.Union([Type.String(), Loose({ id: Type.String() })])),
   response_format: Given(Type.Enum(Object.keys(SOUND_TYPES))),
   speed: Given(Type.Number({ minimum: 0.25, maximum: 4 })),
