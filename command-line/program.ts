@@ -18,6 +18,7 @@ const MODULES: [words: string, load: () => Promise<object>][] = [
   ['run', () => import('./commands/run.ts')],
   ['transcribe say', () => import('./commands/speech-commands.ts')],
   ['launch', () => import('./commands/launch-agent.ts')],
+  ['mcp', () => import('./commands/mcp-commands.ts')],
   ['ps top stop logs', () => import('./commands/loaded-models.ts')],
   ['bench', () => import('./commands/bench-model.ts')],
   ['search', () => import('./commands/search.ts')],

@@ -15,7 +15,12 @@ export interface ServerClient {
   /** Returns the reply's JSON. @throws CommandFailure with the server's message if it refuses */
   json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
   /** Reads the bytes of the reply to a POST. */
-  bytes<Result>(path: string, body: unknown, read: (reply: IncomingMessage) => Promise<Result>): Promise<Result>
+  bytes<Result>(
+    path: string,
+    body: unknown,
+    read: (reply: IncomingMessage) => Promise<Result>,
+    options?: { signal?: AbortSignal; headers?: Record<string, string> }
+  ): Promise<Result>
   /** Yields the Server-Sent Events of the reply to a POST with `body`, or to a GET without it. */
   stream<Event extends object>(path: string, body?: unknown, options?: StreamOptions): AsyncGenerator<Event>
   /** A client for requests after the command was interrupted. Only its own signals abort it. */
@@ -58,19 +63,25 @@ export function createClient({
 }: ServerAccess & { signal: AbortSignal; elsewhere?: () => Promise<ServerAccess | undefined> }): ServerClient {
   let access: ServerAccess = found
 
-  async function send(method: string, path: string, body: unknown, signal: AbortSignal): Promise<IncomingMessage> {
+  async function send(...request: Parameters<typeof sendOnce>): Promise<IncomingMessage> {
     for (let left = MAX_MOVES; ; left--) {
       try {
-        return await sendOnce(method, path, body, signal)
+        return await sendOnce(...request)
       } catch (error) {
-        const next = left > 0 && wasNotTaken(method, error) ? await elsewhere?.() : undefined
+        const next = left > 0 && wasNotTaken(request[0], error) ? await elsewhere?.() : undefined
         if (!next) throw error
         access = next
       }
     }
   }
 
-  async function sendOnce(method: string, path: string, body: unknown, signal: AbortSignal): Promise<IncomingMessage> {
+  async function sendOnce(
+    method: string,
+    path: string,
+    body: unknown,
+    signal: AbortSignal,
+    headers: Record<string, string> = {}
+  ): Promise<IncomingMessage> {
     const { address, socket, apiKey } = access
     const payload = body === undefined ? undefined : JSON.stringify(body)
     signal.throwIfAborted()
@@ -85,6 +96,7 @@ export function createClient({
         signal,
         headers: {
           accept: 'text/event-stream, application/json;q=0.9',
+          ...headers,
           ...(payload !== undefined && {
             'content-type': 'application/json',
             'content-length': Buffer.byteLength(payload)
@@ -123,10 +135,11 @@ export function createClient({
       const text = await readText(await send(method, path, body, either), either)
       return parseJson(access.address, text) as Reply
     },
-    async bytes(path, body, read) {
-      const response = await send('POST', path, body, ended)
+    async bytes(path, body, read, { signal, headers } = {}) {
+      const either = signal ? AbortSignal.any([signal, ended]) : ended
+      const response = await send('POST', path, body, either, headers)
       return await read(response).catch(error => {
-        throw ended.aborted ? ended.reason : cutOff(access.address, error)
+        throw either.aborted ? either.reason : cutOff(access.address, error)
       })
     },
     async *stream<Event extends object>(path: string, body?: unknown, options: StreamOptions = {}) {
@@ -215,8 +228,8 @@ function refusal({ address, why, apiKey }: ServerAccess, status: number, text: s
       'unauthorized'
     )
   }
-  // OpenAI's API, which the commands for speech use.
-  if (isObject(body.error)) return streamError({ error: body.error.message, code: body.error.code })
+  // OpenAI's API, which the commands for speech use, and JSON-RPC.
+  if (isObject(body.error)) return new ServerRefusal(String(body.error.message), String(body.error.code), body)
   if (typeof body.error !== 'string') {
     const problem = `The server at ${address} answered with status ${status}. It may not be corral.`
     return new ServerRefusal(problem, undefined)

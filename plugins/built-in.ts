@@ -10,6 +10,7 @@ import apiBatches from './apis/batches/index.ts'
 import apiFiles from './apis/files/index.ts'
 import apiLlama from './apis/llama/index.ts'
 import apiLmstudio from './apis/lmstudio/index.ts'
+import apiMcp from './apis/mcp/index.ts'
 import apiNative from './apis/native/index.ts'
 import apiOllama from './apis/ollama/index.ts'
 import apiOpenai from './apis/openai/index.ts'
@@ -66,6 +67,7 @@ export const builtInPlugins: FoundPlugin[] = [
   apiLlama,
   apiLmstudio,
   apiOllama,
+  apiMcp,
   apiFiles,
   audit,
   metrics,

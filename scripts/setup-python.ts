@@ -26,7 +26,7 @@ const pathFile = join(conversion, 'path.json')
 const clients = join(packageRoot, '.cache', 'clients-python')
 const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')
 /** Required by thorough tests. `frameworks` and `llama-server` belong to the long trials. */
-const SETS = ['vendors', 'litellm', 'schemathesis', ...(process.platform === 'linux' ? ['vllm-router'] : [])]
+const SETS = ['vendors', 'litellm', 'mcp', 'schemathesis', ...(process.platform === 'linux' ? ['vllm-router'] : [])]
 const SYSTEM_PYTHON = '/usr/bin/python3'
 
 /**

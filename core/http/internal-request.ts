@@ -23,31 +23,44 @@ export interface InnerReply {
   body: Buffer
 }
 
+export interface InnerRequest {
+  url: string
+  /** JSON for a `POST`. Without it, a `GET` is sent. */
+  body?: string
+  /** Aborting it acts like a disconnect of the client. */
+  signal: AbortSignal
+  /** Receives the pieces of a successful reply, whose body is then empty. */
+  onPiece?: (piece: Buffer) => void
+}
+
 /**
- * Sends a JSON body to the application and returns the whole reply.
- * @param signal aborting it acts like a disconnect of the client
+ * Sends a request to the application and returns the whole reply.
  * @throws the signal's reason
  */
 export async function sendInternally(
   app: FastifyInstance,
   caller: Caller,
-  { url, body, signal }: { url: string; body: string; signal: AbortSignal }
+  { url, body, signal, onPiece }: InnerRequest
 ): Promise<InnerReply> {
   signal.throwIfAborted()
   const socket = new InnerConnection(caller.address) as unknown as Socket
   const request = new IncomingMessage(socket)
-  const bytes = Buffer.from(body)
+  const bytes = body === undefined ? undefined : Buffer.from(body)
   Object.assign(request, {
-    method: 'POST',
+    method: bytes ? 'POST' : 'GET',
     url,
     httpVersion: '1.1',
     httpVersionMajor: 1,
     httpVersionMinor: 1,
     complete: true,
-    headers: { host: 'localhost', 'content-type': 'application/json', 'content-length': String(bytes.length) }
+    headers: {
+      host: 'localhost',
+      ...(bytes && { 'content-type': 'application/json', 'content-length': String(bytes.length) })
+    }
   })
   callers.set(request, caller)
   const response = new InnerResponse(request)
+  response.onPiece = onPiece
   response.assignSocket(socket)
   return await new Promise((resolve, reject) => {
     const leave = () => socket.destroy()
@@ -62,7 +75,7 @@ export async function sendInternally(
       resolve({ status: response.statusCode, requestId, retryAfter, body: Buffer.concat(response.pieces) })
     })
     app.routing(request, response)
-    request.push(bytes)
+    if (bytes) request.push(bytes)
     request.push(null)
   })
 }
@@ -73,7 +86,8 @@ class InnerConnection extends Duplex {
   readonly remoteAddress: string
 
   constructor(remoteAddress: string) {
-    super()
+    // Writers of streams never wait, because nothing would tell them to continue.
+    super({ writableHighWaterMark: Number.MAX_SAFE_INTEGER })
     this.remoteAddress = remoteAddress
   }
 
@@ -88,9 +102,10 @@ class InnerConnection extends Duplex {
   }
 }
 
-/** Collects the body that is written to it. */
+/** Collects the body that is written to it, or passes it on. */
 class InnerResponse extends ServerResponse {
   readonly pieces: Buffer[] = []
+  onPiece: InnerRequest['onPiece']
 
   /** Overridden so that these headers are stored like others. */
   // biome-ignore lint/suspicious/noExplicitAny: the forms that Node.js has of it
@@ -115,8 +130,9 @@ class InnerResponse extends ServerResponse {
   }
 
   #keep(piece: unknown, encoding: unknown): void {
+    const take = this.onPiece && this.statusCode < 400 ? this.onPiece : (bytes: Buffer) => this.pieces.push(bytes)
     if (typeof piece === 'string') {
-      this.pieces.push(Buffer.from(piece, typeof encoding === 'string' ? (encoding as BufferEncoding) : 'utf8'))
-    } else if (piece instanceof Uint8Array) this.pieces.push(Buffer.from(piece))
+      take(Buffer.from(piece, typeof encoding === 'string' ? (encoding as BufferEncoding) : 'utf8'))
+    } else if (piece instanceof Uint8Array) take(Buffer.from(piece))
   }
 }

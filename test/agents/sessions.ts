@@ -22,7 +22,7 @@ interface Stage {
 }
 
 /** Installs the agents unless they are there. The tests of an agent that cannot be installed fail. */
-function installAgents(agents: readonly AgentName[]): void {
+export function installAgents(agents: readonly AgentName[]): void {
   const setup = join(packageRoot, 'dist', 'scripts', 'setup-agents.js')
   const { status, stdout, stderr } = spawnSync(process.execPath, [setup, ...agents], { encoding: 'utf8' })
   if (status !== 0) throw new Error(`The agents cannot be installed: ${stderr}${stdout}`)

@@ -65,7 +65,7 @@ export async function tryScripts(t: Test, section: Language, scripts: readonly s
   )
 }
 
-const missing = ['vendors', 'litellm', 'schemathesis'].filter(name => !isInstalled(name))
+const missing = ['vendors', 'litellm', 'mcp', 'schemathesis'].filter(name => !isInstalled(name))
 
 /**
  * The program of vLLM's router.
