@@ -112,20 +112,12 @@ export default definePlugin({
       limits: toLimits(options),
       log
     })
-    /** Adds a provider. Removing it stops the engines that it started or is starting. */
+    /** Adds a provider. Removing it ends the engines that it started or is starting, after their answers. */
     function addProvider(provider: EngineProvider): () => void {
       const remove = engines.add(provider)
       return () => {
-        const held = [...scheduler.running(), ...scheduler.loading()].filter(
-          ({ variant, mode }) => engines.providerOf(variant, mode) === provider
-        )
+        scheduler.endEnginesOf(provider)
         remove()
-        for (const { variant } of held) {
-          const name = { ...variant.model, variant: variant.label }
-          scheduler
-            .stop(name)
-            .catch(error => log.debug({ err: error }, 'an engine of a removed provider was already gone'))
-        }
       }
     }
     // The next answer has to load a model anyway, so compiling corral's own code again does not show.

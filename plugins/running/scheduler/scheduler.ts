@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { EngineMode } from '../../../core/contracts/engines.ts'
+import type { EngineMode, EngineProvider } from '../../../core/contracts/engines.ts'
 import type { Scheduler } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
@@ -33,6 +33,8 @@ const stoppedError: ToError = ({ variant: { publicName } }) =>
   new CorralError('model_stopped', `Model "${publicName}" was stopped. Send the request again to load it.`)
 
 export interface OwnedScheduler extends Scheduler {
+  /** Ends the engines of a provider that is being removed, each after its answers. */
+  endEnginesOf(provider: EngineProvider): void
   /** Loads the models that `config.yaml` lists for preloading, one after the other. Failures are logged. */
   preload(signal: AbortSignal): Promise<void>
   /** Applies the configuration. Models whose load settings changed are reloaded when their answers have ended. */
@@ -177,6 +179,14 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
         throw new CorralError('model_not_loaded', `Model "${formatName(model)}" is not loaded.`)
       }
       await Promise.all([elsewhere, endAll(ending, stoppedError, stoppedError, true)])
+    },
+
+    endEnginesOf(provider) {
+      for (const record of records.values()) {
+        const { key, variant, mode } = record
+        const isIts = state.engines.has(key) && engines.providerOf(variant, mode) === provider
+        if (isIts) loads.replace(record, variant, undefined)
+      }
     },
 
     keepAlive(model, ms) {
