@@ -1,10 +1,11 @@
 import { randomUUID } from 'node:crypto'
-import type { IncomingMessage } from 'node:http'
+import { createServer, type IncomingMessage, type Server } from 'node:http'
 import AjvCompiler from '@fastify/ajv-compiler'
 import sensible from '@fastify/sensible'
 import type { AnyValidateFunction } from 'ajv/dist/core.js'
 import Fastify, {
   type FastifyBaseLogger,
+  type FastifyHttpOptions,
   type FastifyInstance,
   type FastifyReply,
   type FastifyRequest,
@@ -20,6 +21,7 @@ import { ServerCertificate } from './certificate.ts'
 import { ConnectionGuard } from './connection-guard.ts'
 import { closingError, Drain } from './draining.ts'
 import { refuseUnknownRoute, sendErrors } from './error-format.ts'
+import { Forks, withSingleSlashes } from './forks.ts'
 import { incomingBody } from './incoming-body.ts'
 import { getInternalCaller } from './internal-request.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
@@ -36,6 +38,7 @@ declare module 'fastify' {
   interface FastifyInstance {
     /** The error for a request without a route: unknown path or wrong method. */
     noRouteError(method: string, url: string): CorralError
+    forks: Forks
     /** Folders whose paths are hidden from other machines. */
     folders: readonly ServerFolder[]
     /** All routes in the order of their registration, including the HEAD of each GET. */
@@ -73,7 +76,7 @@ export async function createApplication(
   folders: readonly ServerFolder[] = []
 ): Promise<FastifyInstance> {
   const bodyLimit = parseBytes(config.body_limit)!
-  const app = Fastify({
+  const options = {
     loggerInstance: log,
     childLoggerFactory(logger, bindings, options, request) {
       const trace = parseTraceParent(request.headers.traceparent)
@@ -104,6 +107,10 @@ export async function createApplication(
         buildSerializer: () => () => JSON.stringify
       }
     },
+    serverFactory(_, { http, keepAliveTimeout, requestTimeout }) {
+      const server = createServer(http as object, (request, response) => app.routing(request, response))
+      return Object.assign(server, { keepAliveTimeout, requestTimeout })
+    },
     clientErrorHandler: refuseUnreadable,
     // A path that cannot be decoded never reaches a route or an API, and no hook runs, so there is no record.
     frameworkErrors: (error, request, reply) => {
@@ -111,7 +118,10 @@ export async function createApplication(
       request.log.info(`${request.method} ${failure.status}: the path cannot be decoded`)
       void (reply as FastifyReply).code(failure.status).send(nativeErrorBody(clientError(failure, request), request))
     }
-  })
+  } satisfies FastifyHttpOptions<Server>
+  const app = Fastify(options)
+  const forks = new Forks(app, options)
+  app.decorate('forks', forks)
   allowLongUploads(app.server)
   const { tls } = config
   const certificate = tls.certificate === '' && tls.key === '' ? undefined : new ServerCertificate(tls, log)
@@ -253,12 +263,4 @@ function noRouteError(app: FastifyInstance, method: string, url: string): Corral
       ? ` The route is ${meant}: remove /${first} from the end of the base address in your client's settings.`
       : ''
   return new CorralError('route_not_found', `There is no route for ${method} ${shown}.${advice}`)
-}
-
-/** Merges repeated slashes in the path of a URL. The query does not change. */
-function withSingleSlashes(url: string): string {
-  if (!url.startsWith('/') || !url.includes('//')) return url
-  const query = url.indexOf('?')
-  const path = query === -1 ? url : url.slice(0, query)
-  return path.replace(/\/{2,}/g, '/') + (query === -1 ? '' : url.slice(query))
 }
