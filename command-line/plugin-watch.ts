@@ -93,11 +93,17 @@ function pluginEntry(): string {
 
 /**
  * A plugin beside `config.yaml` finds no `corral` package in its own folders, or the wrong one. This resolves
- * `corral/plugin` to the corral that loads it, so that both share classes such as CorralError.
+ * `corral/plugin` to the corral that loads it, so that both share classes such as CorralError. A plugin that is loaded
+ * again after a change has a version in its address, which the modules beside it inherit.
  */
 const HOOK = `
 const answer = ${JSON.stringify({ url: pluginEntry(), format: 'module', shortCircuit: true })}
-export const resolve = (specifier, context, next) => specifier === 'corral/plugin' ? answer : next(specifier, context)
+export async function resolve(specifier, context, next) {
+  if (specifier === 'corral/plugin') return answer
+  const found = await next(specifier, context)
+  const [version] = specifier.startsWith('.') && /[?]corral=[0-9a-f]+$/.exec(context.parentURL) || ['']
+  return { ...found, url: found.url + version }
+}
 `
 
 let registered = false

@@ -1,4 +1,5 @@
 import type { LoadedConfig } from '../../core/config/load.ts'
+import type { ReloaderOptions } from '../../core/config/reloader.ts'
 import type { Runtimes } from '../../core/contracts/builds.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import type { RunningServer } from '../../core/http/server.ts'
@@ -46,11 +47,15 @@ export async function serve(context: CommandContext): Promise<never> {
   for (const problem of config.unknown) log.warn(unknownWarning(problem))
   const exposed = await exposedKeysWarning(config)
   if (exposed) log.warn(exposed)
-  const load = async (file: string | undefined, text?: string) => {
+  const load: ReloaderOptions['load'] = async (file, text, definitions) => {
     const { loadConfig } = await import('../../core/config/load.ts')
     return await loadConfig({ ...configPlaces(context), definitions, file, text })
   }
-  const starting = startServer({ config, definitions, logs, load })
+  const find = async () => {
+    context.trustChanged()
+    return await context.definitions()
+  }
+  const starting = startServer({ config, definitions, logs, load, find })
   if (!onTerminal) {
     process.on('SIGHUP', () => {
       log.info('SIGHUP: reloading the configuration')

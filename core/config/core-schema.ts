@@ -200,7 +200,6 @@ export const CoreConfigSchema = Group({
     default: [],
     uniqueItems: true,
     examples: [['./plugins/shelf.js', 'corral-plugin-shelf']],
-    restart: true,
     needsTrust: true
   }),
   defaults: Type.Object(

@@ -5,7 +5,8 @@ import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import type { ReloadReport, SettingChangeRecord } from '../contracts/native-records.ts'
 import { CorralError, errorMessage, whenMissing } from '../errors.ts'
-import type { PluginDefinition } from '../plugins/plugin.ts'
+import type { FoundPlugin } from '../plugins/plugin.ts'
+import { PluginError } from '../plugins/plugin-error.ts'
 import type { PluginHost } from '../plugins/plugin-host.ts'
 import { isObject } from '../system/json-object.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
@@ -46,13 +47,13 @@ const getValues = ({ core, sections }: LoadedConfig): Record<string, unknown> =>
 
 /**
  * The differences between two configurations, in the schema's order.
- * @param plugins whether a plugin takes new options while it runs, or can be switched on or off
+ * @param plugins whether a plugin takes new options while it runs, and whether the reload sets it up or ends it
  */
 export function changesBetween(
   root: JsonSchema,
   before: LoadedConfig,
   after: LoadedConfig,
-  plugins: Pick<PluginHost, 'canReload' | 'canSwitch'>
+  plugins: { canReload(name: string): boolean; isRenewed(name: string): boolean }
 ) {
   const [old, next] = [getValues(before), getValues(after)]
   // Empty groups are left out.
@@ -65,9 +66,9 @@ export function changesBetween(
     if (isDeepStrictEqual(from, to)) return []
     const ofPlugin = path[0]! in after.sections || path[0]! in before.sections
     const isSwitch = ofPlugin && path.length === 2 && path[1] === 'enabled'
-    const restart = isSwitch
-      ? !plugins.canSwitch(path[0]!, to !== false)
-      : hasMark(root, path, 'restart') || (ofPlugin && !plugins.canReload(path[0]!))
+    const restart =
+      !(ofPlugin && plugins.isRenewed(path[0]!)) &&
+      (isSwitch || hasMark(root, path, 'restart') || (ofPlugin && !plugins.canReload(path[0]!)))
     return [{ path, name, from, to, isSecret: isSecret(root, path), restart }]
   })
 }
@@ -88,12 +89,14 @@ export interface ReloaderOptions {
   live: LiveConfig
   /** Settles when the start has succeeded or failed. Reloads wait for it. */
   begun: Promise<void>
-  definitions: readonly PluginDefinition[]
-  plugins: Pick<PluginHost, 'canReload' | 'canSwitch' | 'check' | 'reload' | 'restore'>
+  definitions: readonly FoundPlugin[]
+  plugins: Pick<PluginHost, 'canReload' | 'check' | 'compare' | 'reload' | 'restore' | 'withFixed'>
   /** Applies settings of the core that are not read each time they are needed. */
   applyCore(next: LoadedConfig['core'], before: LoadedConfig['core']): void
   /** Reads the configuration again, from `file` if there was one, or from `text` instead of its content. */
-  load(file: string | undefined, text?: string): Promise<LoadedConfig>
+  load(file: string | undefined, text: string | undefined, definitions: readonly FoundPlugin[]): Promise<LoadedConfig>
+  /** Finds the plugins again, those that have not changed as the same objects. If absent, they stay. */
+  find?: (() => Promise<readonly FoundPlugin[]>) | undefined
   log: FastifyBaseLogger
   /** Aborted when the server begins to shut down. */
   signal: AbortSignal
@@ -105,11 +108,13 @@ export class Reloader {
   /** The configuration that was read last, including settings that wait for a restart. */
   #read: LoadedConfig
   #last: Promise<unknown>
+  #definitions: readonly FoundPlugin[]
 
   constructor(options: ReloaderOptions) {
     this.#options = options
     this.#read = options.live.current
     this.#last = options.begun
+    this.#definitions = options.definitions
   }
 
   /**
@@ -187,39 +192,61 @@ export class Reloader {
   async #carryOut(): Promise<ReloadReport> {
     const { live } = this.#options
     const before = live.current
-    const loaded = await this.#load(before.file)
-    const { changes, next } = this.#plan(loaded)
+    const { definitions, waiting } = await this.#find()
+    const loaded = await this.#load(before.file, undefined, definitions)
+    const { changes, next, renewed } = this.#plan(loaded, definitions)
     // Changes in the file have no effect if a flag or the environment overrides the setting.
     const overridden = Object.entries(loaded.overridden).flatMap(([setting, value]) =>
       isDeepStrictEqual(this.#read.overridden[setting], value) ? [] : [{ setting, by: loaded.origins[setting]! }]
     )
-    if (changes.some(({ restart }) => !restart)) await this.#apply(before, next)
+    if (renewed.length > 0 || changes.some(({ restart }) => !restart)) await this.#apply(before, next, definitions)
     // Unknown settings and origins come from the current file.
     else live.current = next
     this.#read = loaded
+    this.#definitions = definitions
     const records = (restart: boolean) => changes.filter(change => change.restart === restart).map(recordOf)
     return {
       file: loaded.file ?? null,
       applied: records(false),
       restart: records(true),
       overridden,
+      plugins: [...renewed, ...waiting.map(name => ({ name, change: 'restart' }) as const)],
       unknown: loaded.unknown.map(({ where, message, passedOn }) => ({ where, message, ...(passedOn && { passedOn }) }))
     }
   }
 
   /** The changes of a configuration, and its parts that need no restart. @throws CorralError `shutting_down` */
-  #plan(loaded: LoadedConfig) {
-    const { live, definitions, plugins, signal } = this.#options
+  #plan(loaded: LoadedConfig, definitions = this.#definitions) {
+    const { live, plugins, signal } = this.#options
     if (signal.aborted) {
       throw new CorralError('shutting_down', 'corral is shutting down; its settings stay as they are.')
     }
     const { root } = composeConfigSchema(definitions)
-    const changes = changesBetween(root, live.current, loaded, plugins)
-    return { changes, next: withoutRestarts(loaded, changes) }
+    const { added, ended } = asReloadFailure(() => plugins.compare(definitions, loaded.sections))
+    const nameOf = ({ definition }: (typeof added)[number]) => definition.name
+    const [begin, end] = [new Set(added.map(nameOf)), new Set(ended.map(nameOf))]
+    const renewed = [...new Set([...begin, ...end])].map(name => {
+      const change = !end.has(name) ? 'added' : begin.has(name) ? 'replaced' : 'removed'
+      return { name, change } as const
+    })
+    const changes = changesBetween(root, live.current, loaded, {
+      canReload: name => plugins.canReload(name),
+      isRenewed: name => begin.has(name) || end.has(name)
+    })
+    return { changes, next: withoutRestarts(loaded, changes), renewed }
   }
 
-  async #load(file: string | undefined, text?: string): Promise<LoadedConfig> {
-    return await this.#options.load(file, text).catch(error => {
+  /** The plugins that the file lists now. Plugins that only a restart can change stay as they are. */
+  async #find() {
+    const { find, plugins } = this.#options
+    const found = await find?.().catch(error => {
+      throw invalid(error)
+    })
+    return plugins.withFixed(found ?? this.#definitions)
+  }
+
+  async #load(file: string | undefined, text?: string, definitions = this.#definitions): Promise<LoadedConfig> {
+    return await this.#options.load(file, text, definitions).catch(error => {
       throw text !== undefined && error instanceof ConfigError ? refused(file, error) : invalid(error)
     })
   }
@@ -230,13 +257,13 @@ export class Reloader {
     })
   }
 
-  async #apply(before: LoadedConfig, next: LoadedConfig): Promise<void> {
+  async #apply(before: LoadedConfig, next: LoadedConfig, definitions: readonly FoundPlugin[]): Promise<void> {
     const { live, plugins, applyCore } = this.#options
     await this.#check(next)
     live.current = next
     applyCore(next.core, before.core)
     try {
-      await plugins.reload(next)
+      await plugins.reload(next, definitions)
     } catch (error) {
       live.current = before
       applyCore(before.core, next.core)
@@ -245,6 +272,16 @@ export class Reloader {
       const message = `${errorMessage(error)} The previous settings are in effect again${left}.`
       throw new CorralError('reload_failed', message, { cause: error })
     }
+  }
+}
+
+/** @throws CorralError `reload_failed` if the plugins cannot work together */
+function asReloadFailure<Result>(work: () => Result): Result {
+  try {
+    return work()
+  } catch (error) {
+    if (!(error instanceof PluginError)) throw error
+    throw new CorralError('reload_failed', `${error.message} The settings stay as they were.`, { cause: error })
   }
 }
 
@@ -296,12 +333,15 @@ const shown = ({ setting, secret, from, to }: SettingChangeRecord) =>
   secret ? `${setting} (its value is not shown)` : `${setting}: ${JSON.stringify(from)} → ${JSON.stringify(to)}`
 
 /** The result of a reload as human-readable lines. */
-export function reportLines({ file, applied, restart, overridden }: ReloadReport): string[] {
+export function reportLines({ file, applied, restart, overridden, plugins }: ReloadReport): string[] {
   const source = file === null ? 'The settings were reloaded' : `${file} was reloaded`
-  const nothing = applied.length === 0 && restart.length === 0 ? ': no setting has changed' : ''
+  const nothing = applied.length + restart.length + plugins.length === 0 ? ': no setting has changed' : ''
   return [
     `${source}${nothing}.`,
     ...applied.map(change => `Now in effect: ${shown(change)}`),
+    ...plugins.map(({ name, change }) =>
+      change === 'restart' ? `Needs a restart of the server: plugin "${name}"` : `The plugin "${name}" was ${change}.`
+    ),
     ...restart.map(change => `Needs a restart of the server: ${shown(change)}`),
     ...overridden.map(({ setting, by }) => `No effect, because ${by} sets it: ${setting}`)
   ]

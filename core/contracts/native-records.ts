@@ -381,6 +381,12 @@ export const ReloadReportSchema = Titled('ReloadReport', {
     'Settings that changed in the file without effect, because a flag or an environment variable of the server sets them',
     { setting: Type.String(), by: Type.String() }
   ),
+  plugins: Items('Outside plugins whose list or files have changed', {
+    name: Type.String(),
+    change: Type.Enum(['added', 'replaced', 'removed', 'restart'], {
+      description: 'restart: it has hooks for all routes, which only a restart can change'
+    })
+  }),
   unknown: Items('Unknown settings in the file', {
     where: Type.String(),
     message: Type.String(),

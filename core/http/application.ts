@@ -42,7 +42,7 @@ declare module 'fastify' {
     /** Folders whose paths are hidden from other machines. */
     folders: readonly ServerFolder[]
     /** All routes in the order of their registration, including the HEAD of each GET. */
-    allRoutes: readonly RouteOptions[]
+    allRoutes: RouteOptions[]
   }
 
   interface FastifyContextConfig {

@@ -34,6 +34,7 @@ interface ServerOptions {
   logs: LogLevels
   /** As `ReloaderOptions.load`. If absent, the configuration cannot be reloaded. */
   load?: ReloaderOptions['load']
+  find?: ReloaderOptions['find']
 }
 
 declare module 'fastify' {
@@ -57,7 +58,8 @@ export async function startServer({
   config: initial,
   definitions,
   logs,
-  load = notReloadable
+  load = notReloadable,
+  find
 }: ServerOptions): Promise<RunningServer> {
   const live = new LiveConfig(initial)
   const config = live.view
@@ -92,6 +94,7 @@ export async function startServer({
         watch(next.watch_config)
       },
       load,
+      find,
       log,
       signal: closing.signal
     })

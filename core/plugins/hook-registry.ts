@@ -9,8 +9,12 @@ import { DeadlineError, hookFailure, hookTimeout, within } from './plugin-error.
 type HookName = keyof PluginHooks
 type Observer = 'modelLoaded' | 'modelUnloaded' | 'loadFailed' | 'pullFinished' | 'pullFailed' | 'administered'
 
+type Holder = { hooks: PluginHooks }
+
 export class HookRegistry implements Hooks {
-  readonly #hooks = new Map<string, PluginHooks>()
+  /** Replaced as a whole, so that requests in progress keep the filters that they began with. */
+  #hooks: ReadonlyMap<string, Holder> = new Map()
+  readonly #begun = new WeakMap<HookedRequest, ReadonlyMap<string, Holder>>()
   readonly #log: FastifyBaseLogger
   /** Failures that were logged: a failing hook may fail for each token, and one line is enough. */
   readonly #logged = new Set<string>()
@@ -28,13 +32,20 @@ export class HookRegistry implements Hooks {
     this.#timeout = timeout
   }
 
-  add(plugin: string, hooks: PluginHooks): void {
-    this.#hooks.set(plugin, hooks)
+  /** Adds or replaces a plugin's hooks. @returns a function that removes them, also from requests in progress */
+  add(plugin: string, hooks: PluginHooks): () => void {
+    const holder = { hooks }
+    this.#hooks = new Map(this.#hooks).set(plugin, holder)
+    // Its place stays, so that the order is the same if it is switched on again.
+    return () => {
+      holder.hooks = {}
+    }
   }
 
-  remove(plugin: string): void {
-    // Its place stays, so that the order is the same if it is switched on again.
-    if (this.#hooks.has(plugin)) this.#hooks.set(plugin, {})
+  #of(request: HookedRequest): ReadonlyMap<string, Holder> {
+    const found = this.#begun.get(request)
+    if (!found) this.#begun.set(request, this.#hooks)
+    return found ?? this.#hooks
   }
 
   hasRequestFilters(): boolean {
@@ -42,7 +53,7 @@ export class HookRegistry implements Hooks {
   }
 
   hasEventFilters(request: HookedRequest): boolean {
-    for (const [plugin, hooks] of this.#hooks) if (this.#wantsEvents(plugin, hooks, request)) return true
+    for (const [plugin, { hooks }] of this.#of(request)) if (this.#wantsEvents(plugin, hooks, request)) return true
     return false
   }
 
@@ -55,7 +66,7 @@ export class HookRegistry implements Hooks {
   }
 
   async #ask(hook: 'request' | 'leased', request: HookedRequest): Promise<void> {
-    for (const [plugin, hooks] of this.#hooks) {
+    for (const [plugin, { hooks }] of this.#of(request)) {
       if (!hooks[hook]) continue
       const pending = this.#filter(plugin, hook, request.signal, () => hooks[hook]?.(request))
       if (pending) await pending
@@ -63,7 +74,7 @@ export class HookRegistry implements Hooks {
   }
 
   async event(event: Delta, request: HookedRequest): Promise<Delta | undefined> {
-    for (const [plugin, hooks] of this.#hooks) {
+    for (const [plugin, { hooks }] of this.#of(request)) {
       if (!this.#wantsEvents(plugin, hooks, request)) continue
       const kept = await this.#filter(plugin, 'event', request.signal, () => hooks.event?.(event, request))
       if (kept !== false) continue
@@ -80,7 +91,7 @@ export class HookRegistry implements Hooks {
   }
 
   async capture(record: CaptureRecord): Promise<CaptureRecord | undefined> {
-    for (const [plugin, hooks] of this.#hooks) {
+    for (const [plugin, { hooks }] of this.#hooks) {
       try {
         if ((await hooks.capture?.(record)) === false) return undefined
       } catch (error) {
@@ -92,7 +103,7 @@ export class HookRegistry implements Hooks {
   }
 
   stateChanged(topic: StateTopic): void {
-    for (const [plugin, hooks] of this.#hooks) {
+    for (const [plugin, { hooks }] of this.#hooks) {
       try {
         hooks.stateChanged?.(topic)
       } catch (error) {
@@ -102,7 +113,7 @@ export class HookRegistry implements Hooks {
   }
 
   #has(hook: HookName): boolean {
-    for (const hooks of this.#hooks.values()) if (hooks[hook]) return true
+    for (const { hooks } of this.#hooks.values()) if (hooks[hook]) return true
     return false
   }
 
@@ -144,7 +155,7 @@ export class HookRegistry implements Hooks {
 
   #observer<Hook extends Observer>(hook: Hook): Hooks[Hook] {
     const notify = (event: Parameters<Hooks[Hook]>[0]) => {
-      for (const [plugin, hooks] of this.#hooks) {
+      for (const [plugin, { hooks }] of this.#hooks) {
         // Deferred, because it may call the very service that is reporting.
         Promise.resolve()
           .then(() => this.#within((async () => hooks[hook]?.(event as never))()))

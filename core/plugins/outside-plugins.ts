@@ -1,6 +1,7 @@
-import { readFile, stat } from 'node:fs/promises'
+import { createHash } from 'node:crypto'
+import { readdir, readFile, stat } from 'node:fs/promises'
 import { createRequire } from 'node:module'
-import { dirname, isAbsolute, join } from 'node:path'
+import { dirname, isAbsolute, join, sep } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { ConfigError, type ConfigProblem } from '../config/config-error.ts'
 import { type ConfigPlaces, expandPath, findFile, findHome } from '../config/config-file.ts'
@@ -18,6 +19,9 @@ const PACKAGE = /^(?:@[a-z0-9~-][\w.~-]*\/)?[a-z0-9~-][\w.~-]*$/i
 
 /** Conditions under which a package names a file for `import` in Node.js. */
 const CONDITIONS = new Set(['node', 'import', 'module-sync', 'default'])
+
+/** Files of a package that may change what it does. */
+const SOURCE = /\.(?:[cm]?[jt]s|json)$/
 
 const isPath = (name: string) => /^(?:\.{1,2}|~)(?:[/\\]|$)/.test(name) || isAbsolute(name)
 
@@ -77,11 +81,14 @@ function settingsFault(plugin: PluginDefinition, others: readonly PluginDefiniti
  * @throws Error that says what is wrong, as the end of a sentence
  */
 export async function loadPlugin(name: string, base: string, beforeImport?: (path: string) => Promise<void>) {
-  const path = isPath(name) ? await fileAt(expandPath(name, base)) : await fileOfPackage(name, base)
+  const { path, folder } = isPath(name) ? await fileAt(expandPath(name, base)) : await fileOfPackage(name, base)
   await beforeImport?.(path)
+  const state = await stateOf(path, folder)
+  const known = imported.get(path)
+  if (known?.state === state) return known.plugin
   let loaded: { default?: unknown }
   try {
-    loaded = await import(pathToFileURL(path).href)
+    loaded = await importAgain(path, known && state)
   } catch (error) {
     throw new Error(`${path} fails (${errorMessage(error)})`, { cause: error })
   }
@@ -91,7 +98,44 @@ export async function loadPlugin(name: string, base: string, beforeImport?: (pat
   const fault = definitionFault(definition)
   const isNamed = isObject(definition) && definition.optional === true && typeof definition.name === 'string'
   if (fault !== undefined && !isNamed) throw new Error(`${path} ${fault}`)
-  return { ...definePlugin(definition as never), path, fault: fault && `${path} ${fault}.` } as FoundPlugin
+  const plugin = { ...definePlugin(definition as never), path, fault: fault && `${path} ${fault}.` } as FoundPlugin
+  imported.set(path, { state, plugin })
+  return plugin
+}
+
+/** The plugins that were imported, by path. */
+const imported = new Map<string, { state: string; plugin: FoundPlugin }>()
+
+/** Imports a module, and with a version as if for the first time. */
+async function importAgain(path: string, version: string | undefined): Promise<{ default?: unknown }> {
+  const { href } = pathToFileURL(path)
+  if (version === undefined) return await import(href)
+  const { cache } = createRequire(path)
+  for (const file of Object.keys(cache)) if (file.startsWith(dirname(path) + sep)) delete cache[file]
+  // Modules that it imports get the same version (command-line/plugin-watch.ts).
+  return await import(`${href}?corral=${version}`)
+}
+
+/** Sizes and times of a plugin's files as a digest: of its file, or of all files of its package. */
+async function stateOf(path: string, folder: string | undefined): Promise<string> {
+  const files = folder === undefined ? [path] : await sourcesIn(folder)
+  const described = files.map(async file => {
+    const { size = 0, mtimeMs = 0 } = (await stat(file).catch(whenMissing)) ?? {}
+    return `${file} ${size} ${mtimeMs}`
+  })
+  const text = (await Promise.all(described)).join('\n')
+  return createHash('sha256').update(text).digest('hex').slice(0, 16)
+}
+
+/** The source files in a folder, without those of its dependencies. */
+async function sourcesIn(folder: string): Promise<string[]> {
+  const found: string[] = []
+  for (const entry of await readdir(folder, { withFileTypes: true })) {
+    const file = join(folder, entry.name)
+    if (entry.isDirectory() && !/^(?:node_modules|\..*)$/.test(entry.name)) found.push(...(await sourcesIn(file)))
+    else if (SOURCE.test(entry.name)) found.push(file)
+  }
+  return found
 }
 
 /** @throws Error if accounts that should not decide what corral runs can change the module */
@@ -100,19 +144,20 @@ async function refuseForeign(path: string): Promise<void> {
   if (writer) throw new Error(`${writer.who} can write ${writer.path}; "${writer.remedy}" ends that`)
 }
 
-async function fileAt(path: string): Promise<string> {
+async function fileAt(path: string): Promise<{ path: string; folder?: string }> {
   const found = await stat(path).catch(whenMissing)
   if (!found) throw new Error(`there is no ${path}`)
-  return found.isDirectory() ? ((await entryIn(path)) ?? join(path, 'index.js')) : path
+  if (!found.isDirectory()) return { path }
+  return { path: (await entryIn(path)) ?? join(path, 'index.js'), folder: path }
 }
 
-async function fileOfPackage(name: string, base: string): Promise<string> {
+async function fileOfPackage(name: string, base: string): Promise<{ path: string; folder: string }> {
   if (!PACKAGE.test(name)) throw new Error('it is neither a path (./…, ~/… or /…) nor the name of a package')
   // Next to the file that names it, and next to corral.
   for (const from of [base, packageRoot]) {
     for (const folder of createRequire(join(from, 'from.js')).resolve.paths(name) ?? []) {
-      const file = await entryIn(join(folder, name))
-      if (file) return file
+      const path = await entryIn(join(folder, name))
+      if (path) return { path, folder: join(folder, name) }
     }
   }
   throw new Error(`it is not installed; "npm install ${name}" in ${base} does that`)

@@ -46,6 +46,19 @@ const VERBS = {
 /** The configuration asks for something unavailable, so corral does not start. */
 const refusesStart = (error: unknown) => error instanceof ConfigError || error instanceof ListenError
 
+const NEEDS_RESTART = 'It has hooks for all routes, which only a restart of the server can add, replace or remove.'
+
+function newEntry(definition: FoundPlugin, isDeferred = false): PluginEntry {
+  const added = new Registrations(definition.name, isDeferred)
+  const controller = new AbortController()
+  return { definition, state: 'waiting', routes: [], added, controller, stopped: false }
+}
+
+function notReplaced({ name, path }: FoundPlugin, why: string, cause?: unknown): CorralError {
+  const message = `The plugin "${name}" (${path}) cannot be loaded: ${why.replace(/\.$/, '')}.`
+  return new CorralError('reload_failed', message, { cause })
+}
+
 function pluginError(entry: PluginEntry, code: keyof typeof VERBS, error: unknown): Error {
   if (error instanceof PluginError || refusesStart(error)) return error as Error
   const { name } = entry.definition
@@ -57,8 +70,14 @@ function pluginError(entry: PluginEntry, code: keyof typeof VERBS, error: unknow
 /** Runs the built-in and outside plugins. Their setup runs outside Fastify's boot, which would end at any failure. */
 export class PluginHost {
   readonly #options: PluginHostOptions
-  readonly #entries: PluginEntry[]
-  readonly #leftOut: LeftOut[]
+  #entries: PluginEntry[]
+  #leftOut: LeftOut[] = []
+  /** The plugins after the change that is being prepared, whose services new plugins get. */
+  #next: readonly PluginEntry[] | undefined
+  /** Replaced plugins that still have requests in progress. */
+  readonly #leaving = new Set<PluginEntry>()
+  /** Plugins that were switched off, whose routes say so. */
+  #off: PluginEntry[] = []
   readonly #hooks: HookRegistry
   readonly #log: FastifyBaseLogger
   readonly #deadlines: typeof DEADLINES
@@ -77,17 +96,18 @@ export class PluginHost {
     this.#options = options
     this.#log = log
     this.#hooks = new HookRegistry(log, this.#hookTimeout)
+    this.#entries = order.map(definition => newEntry(definition))
+    this.#report(leftOut)
+  }
+
+  /** Remembers and logs the plugins that are left out. */
+  #report(leftOut: LeftOut[]): void {
+    const before = new Set(this.#leftOut.map(({ reason }) => reason))
     this.#leftOut = leftOut
-    this.#entries = order.map(definition => {
-      const added = new Registrations(definition.name)
-      return { definition, state: 'waiting', routes: [], added, controller: new AbortController(), stopped: false }
-    })
-    for (const {
-      definition: { name: plugin },
-      state,
-      reason
-    } of leftOut) {
-      log[state === 'failed' ? 'error' : 'debug']({ plugin }, `Plugin "${plugin}" is left out: ${reason}`)
+    for (const { definition, state, reason } of leftOut) {
+      const { name: plugin } = definition
+      if (before.has(reason)) continue
+      this.#log[state === 'failed' ? 'error' : 'debug']({ plugin }, `Plugin "${plugin}" is left out: ${reason}`)
     }
   }
 
@@ -99,7 +119,10 @@ export class PluginHost {
   async register(app: FastifyInstance): Promise<void> {
     const code = 'plugin_register_failed'
     const failed = (entry: PluginEntry, error: unknown) => this.#leaveOut(entry, pluginError(entry, code, error))
-    await this.#each('plugin_setup_failed', entry => this.#setUp(entry))
+    await this.#each('plugin_setup_failed', async entry => {
+      await this.#setUp(entry)
+      this.#addHooks(entry)
+    })
     const { register } = this.#deadlines
     const registrar = new PluginRegistrar(app, { register, hook: this.#hookTimeout }, failed)
     this.#registrar = registrar
@@ -109,15 +132,13 @@ export class PluginHost {
     const rank = ({ definition: { optional, path } }: PluginEntry) => (path === undefined ? 0 : 2) + (optional ? 1 : 0)
     const ranked = this.#entries.toSorted((a, b) => rank(a) - rank(b))
     await this.#each(code, entry => registrar.addRoutes(entry), ranked)
+    void registrar.use(this.#entries)
   }
 
   /** Starts them, in the order of their needs. @throws as `register`, and ListenError. */
   start(): Promise<void> {
     this.#starting ??= this.#each('plugin_start_failed', async entry => {
-      await this.#registrar?.during(entry, () =>
-        within(this.#deadlines.start, () => runAs(entry.definition, () => entry.offer?.start?.()))
-      )
-      entry.state = 'active'
+      await this.#start(entry)
     })
     return this.#starting
   }
@@ -126,34 +147,105 @@ export class PluginHost {
     return this.#reloadable().some(({ definition }) => definition.name === name)
   }
 
-  /**
-   * Whether `enabled` of this plugin can be changed while the server runs. An outside plugin can be switched off if no
-   * other plugin uses its services. It can be switched on again if it has no routes and no Fastify hooks, because these
-   * belong to its earlier setup and cannot be replaced.
-   */
-  canSwitch(name: string, on: boolean): boolean {
-    const entry = this.#entries.find(({ definition }) => definition.name === name)
-    if (!entry?.offer || this.#stopping) return false
-    const { definition, offer, state } = entry
-    const isApart = definition.path !== undefined && definition.optional && !definition.offers?.length
-    if (!isApart) return false
-    return on ? state === 'disabled' && !offer.routes && !offer.hooks : state === 'active'
+  async #start(entry: PluginEntry): Promise<void> {
+    const start = () => within(this.#deadlines.start, () => runAs(entry.definition, () => entry.offer?.start?.()))
+    await this.#registrar?.during(entry, start)
+    entry.state = 'active'
   }
 
-  async #switch(entry: PluginEntry, sections: LoadedConfig['sections']): Promise<void> {
-    const { name } = entry.definition
-    const on = sections[name]?.enabled !== false
-    if (!this.canSwitch(name, on)) return
-    if (!on) return await this.#end(entry, 'disabled', `${name}.enabled is false`)
-    Object.assign(entry, { added: new Registrations(name), controller: new AbortController(), stopped: false })
-    entry.state = 'waiting'
-    delete entry.reason
+  /** These plugins, but outside plugins with hooks for all routes as they are: only a restart can change them. */
+  withFixed(found: readonly FoundPlugin[]) {
+    const fixed = this.#entries.flatMap(({ definition, offer }) =>
+      definition.path !== undefined && offer?.hooks && !found.includes(definition) ? [definition] : []
+    )
+    const waiting = fixed.map(({ name }) => name)
+    return { definitions: [...found.filter(({ name }) => !waiting.includes(name)), ...fixed], waiting }
+  }
+
+  /** Compares the outside plugins with those that a reload has found. @throws as `planPlugins` */
+  compare(found: readonly FoundPlugin[], sections: LoadedConfig['sections']) {
+    // Outside plugins with hooks for all routes, and built-in ones, keep their state.
+    const isFixed = ({ definition: { path }, offer }: PluginEntry) => path === undefined || offer?.hooks
+    const isOn = (definition: FoundPlugin) => {
+      const entry = this.#entries.find(known => known.definition.name === definition.name)
+      if (entry ? isFixed(entry) : definition.path === undefined) return entry !== undefined
+      return sections[definition.name]?.enabled !== false
+    }
+    const { order, leftOut } = planPlugins(found, isOn)
+    const lost = new Set<string>()
+    const next = order.map(definition => {
+      const entry = this.#entries.find(known => known.definition === definition)
+      if (entry && !definition.needs?.some(need => lost.has(need))) return entry
+      // Plugins that use its services get the new ones.
+      for (const service of definition.offers ?? []) lost.add(service)
+      return newEntry(definition, true)
+    })
+    const added = next.filter(entry => !this.#entries.includes(entry))
+    return { next, leftOut, added, ended: this.#entries.filter(entry => !next.includes(entry)) }
+  }
+
+  /**
+   * Adds, replaces and removes outside plugins all at once, or changes nothing. Requests in progress continue with the
+   * plugins that they began with.
+   * @throws CorralError `reload_failed`, which names the plugin
+   */
+  async #replace(found: readonly FoundPlugin[], sections: LoadedConfig['sections']): Promise<void> {
+    const { next, leftOut, added, ended } = this.compare(found, sections)
+    const isNew = ({ reason }: LeftOut) => !this.#leftOut.some(known => known.reason === reason)
+    const failed = leftOut.find(left => left.state === 'failed' && isNew(left))
+    if (failed) throw notReplaced(failed.definition, failed.reason)
+    const registrar = this.#registrar!
+    const running = ended.filter(entry => !isOut(entry))
+    const ignore = () => undefined
+    const each = async (step: (entry: PluginEntry) => unknown) => {
+      for (const entry of added) {
+        await (async () => step(entry))().catch(error => {
+          throw notReplaced(entry.definition, errorMessage(error), error)
+        })
+      }
+    }
+    this.#next = next
     try {
-      await this.#setUp(entry)
-      await within(this.#deadlines.start, () => runAs(entry.definition, () => entry.offer?.start?.()))
-      entry.state = 'active'
+      await each(async entry => {
+        await this.#setUp(entry)
+        if (entry.offer?.hooks) throw new Error(NEEDS_RESTART)
+      })
+      await each(entry => registrar.addRoutes(entry, ended))
+      await each(entry => this.#start(entry))
+      // Without a pause, so that no request finds only a part of the plugins.
+      for (const entry of running) entry.added.undo(ignore)
+      for (const entry of added) {
+        try {
+          entry.added.commit()
+        } catch (error) {
+          for (const other of added) other.added.undo(ignore)
+          for (const other of running) other.added.commit()
+          throw notReplaced(entry.definition, errorMessage(error), error)
+        }
+      }
     } catch (error) {
-      await this.#leaveOut(entry, pluginError(entry, 'plugin_setup_failed', error))
+      void registrar.use([...this.#entries, ...this.#off], added)
+      for (const entry of added) await this.#end(entry, 'failed', errorMessage(error))
+      throw error
+    } finally {
+      this.#next = undefined
+    }
+    this.#entries = next
+    this.#report(leftOut)
+    for (const { definition, offer } of running) if (offer?.on) this.#hooks.add(definition.name, {})
+    for (const entry of added) this.#addHooks(entry)
+    const isOff = ({ definition }: PluginEntry) => leftOut.some(left => left.definition === definition)
+    this.#off = [...this.#off, ...running].filter(isOff)
+    const gone = ended.filter(entry => !this.#off.includes(entry))
+    for (const entry of this.#off) registrar.retire(Object.assign(entry, { isOff: true }))
+    const answered = registrar.use([...next, ...this.#off], gone)
+    const grace = parseDuration(this.#options.config.core.shutdown_grace) ?? 0
+    for (const entry of running) {
+      this.#leaving.add(entry)
+      void within(grace, () => answered)
+        .catch(ignore)
+        .then(() => this.#end(entry, 'disabled', 'It was replaced or switched off.'))
+        .then(() => this.#leaving.delete(entry))
     }
   }
 
@@ -163,9 +255,9 @@ export class PluginHost {
   }
 
   /** Applies new options, in the order of the plugins' needs. @throws as `check`, of the first that fails */
-  async reload({ sections, file }: LoadedConfig): Promise<void> {
+  async reload({ sections, file }: LoadedConfig, found = this.#options.definitions): Promise<void> {
     for (const entry of this.#reloadable()) await this.#handOver('reload', entry, sections)
-    for (const entry of this.#entries) await this.#switch(entry, sections)
+    await this.#replace(found, sections)
     this.#hooks.administered({ change: 'config_reloaded', target: file ?? 'environment', by: 'reload' })
   }
 
@@ -174,9 +266,6 @@ export class PluginHost {
     const failed: string[] = []
     for (const entry of this.#reloadable()) {
       await this.#handOver('reload', entry, sections).catch(() => failed.push(entry.definition.name))
-    }
-    for (const entry of this.#entries) {
-      await this.#switch(entry, sections).catch(() => failed.push(entry.definition.name))
     }
     return failed
   }
@@ -208,7 +297,7 @@ export class PluginHost {
   stop(): Promise<void> {
     this.#stopping ??= (async () => {
       await this.#starting?.catch(() => undefined)
-      for (const entry of this.#entries.toReversed()) await this.#stop(entry)
+      for (const entry of [...this.#leaving, ...this.#entries.toReversed()]) await this.#stop(entry)
     })()
     return this.#stopping
   }
@@ -219,7 +308,7 @@ export class PluginHost {
 
   /** @throws PluginError if no active plugin offers it. */
   service<Name extends ServiceName>(name: Name): Services[Name] {
-    for (const { offer } of this.#usable()) {
+    for (const { offer } of (this.#next ?? this.#entries).filter(entry => !isOut(entry))) {
       const found = offer?.services?.[name]
       if (found !== undefined) return found as Services[Name]
     }
@@ -253,9 +342,12 @@ export class PluginHost {
     if (entry.stopped || !entry.offer) return
     entry.stopped = true
     const { name } = entry.definition
-    this.#hooks.remove(name)
+    entry.removeHooks?.()
     try {
-      await within(this.#deadlines.stop, () => runAs(entry.definition, () => entry.offer?.stop?.()))
+      await within(this.#deadlines.stop, async () => {
+        await runAs(entry.definition, () => entry.offer?.stop?.())
+        await entry.fork?.app.close()
+      })
     } catch (error) {
       this.#log.error({ err: error, plugin: name }, `Plugin "${name}" did not stop cleanly: ${errorMessage(error)}`)
     }
@@ -290,7 +382,7 @@ export class PluginHost {
     await this.#stop(entry)
   }
 
-  #contextFor({ definition: { name, needs, optional }, controller, added }: PluginEntry): PluginContext {
+  #contextFor({ definition: { name, needs, optional, path }, controller, added }: PluginEntry): PluginContext {
     const { config, logs, signal } = this.#options
     const asking = (): AnswerDependencies => ({
       ...{ catalog: this.service('catalog'), scheduler: this.service('scheduler'), engines: this.service('engines') },
@@ -307,12 +399,18 @@ export class PluginHost {
       answers: options => createAnswers({ ...asking(), ...options }),
       plugins: () => this.report(),
       service: wanted => {
-        if (needs?.includes(wanted)) return optional ? added.view(this.service(wanted)) : this.service(wanted)
+        const mayLeave = optional || path !== undefined
+        if (needs?.includes(wanted)) return mayLeave ? added.view(this.service(wanted)) : this.service(wanted)
         const message = `Plugin "${name}" asks for the service "${wanted}" without naming it in "needs"; add it there.`
         throw new PluginError('plugin_service_undeclared', name, message)
       },
       error: (code, message, options) => new CorralError(code, message, options)
     }
+  }
+
+  #addHooks(entry: PluginEntry): void {
+    const { definition, offer } = entry
+    if (offer?.on) entry.removeHooks = this.#hooks.add(definition.name, runningAs(definition, offer.on))
   }
 
   async #setUp(entry: PluginEntry): Promise<void> {
@@ -338,8 +436,7 @@ export class PluginHost {
     const refuse = (what: string) => new PluginError('plugin_offer_mismatch', name, `Plugin "${name}" ${what}`)
     const mistakes = offerFaults(entry.offer)
     if (mistakes.length > 0) throw refuse(`has unknown members: ${mistakes.join('; ')}. Correct its module.`)
-    const { on, services = {} } = entry.offer
-    if (on) this.#hooks.add(name, runningAs(definition, on))
+    const { services = {} } = entry.offer
     const offered = Object.entries(services).flatMap(([key, value]) => (value === undefined ? [] : [key]))
     const missing = offers.filter(one => !offered.includes(one))
     const undeclared = offered.filter(one => !(offers as string[]).includes(one))

@@ -3,6 +3,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from
 import type { Services } from '../contracts/services.ts'
 import { CorralError } from '../errors.ts'
 import { VALIDATION_OPTIONS } from '../http/application.ts'
+import type { Fork } from '../http/forks.ts'
 import type { FoundPlugin, PluginOffer } from './plugin.ts'
 import { DeadlineError, hookFailure, hookTimeout, within } from './plugin-error.ts'
 import type { PluginReport } from './plugin-report.ts'
@@ -31,6 +32,12 @@ export interface PluginEntry {
   /** Aborted when the plugin is left out or switched off, to end what its setup began. */
   controller: AbortController
   stopped: boolean
+  /** Whether it was switched off, and its routes say so. */
+  isOff?: boolean
+  /** Removes its `on` hooks. */
+  removeHooks?: () => void
+  /** Answers its routes, if it is an outside plugin. */
+  fork?: Fork
 }
 
 /** Hooks that run for a request, each with a callback as its last argument. */
@@ -56,12 +63,13 @@ type Deadlines = { register: number; hook(): number }
 /**
  * Registers the offers of plugins with the application, one plugin at a time. Nothing can be removed from a Fastify
  * application, and any error that reaches its boot stops the boot. Errors are therefore caught after each plugin,
- * before the next one is registered. The routes and hooks of a plugin that has failed or was switched off check its state and do nothing.
+ * before the next one is registered. The routes and hooks of a plugin that has failed or was switched off check its
+ * state and do nothing. The routes of outside plugins are in forks, which can be replaced.
  */
 export class PluginRegistrar {
   readonly #app: FastifyInstance
   readonly #deadlines: Deadlines
-  readonly #addHook: AnyFunction
+  readonly #onLateFailure: (entry: PluginEntry, error: unknown) => Promise<void>
   /** The plugin that is being registered: Fastify loads one after another. */
   #current: PluginEntry | undefined
   /** The scope of each of the current plugin's routes, in the order of `routes`. */
@@ -75,6 +83,7 @@ export class PluginRegistrar {
   ) {
     this.#app = app
     this.#deadlines = deadlines
+    this.#onLateFailure = onLateFailure
     const registrar = this
     app.addHook('onRoute', function (route) {
       registrar.#scopes.push(this)
@@ -88,15 +97,24 @@ export class PluginRegistrar {
         return runAs(definition, () => handler.apply(this, values))
       }
     })
-    // Scopes inherit from the application, including these two.
+    this.#guard(app)
+  }
+
+  /** Lets hooks and additions to an application, and to its scopes, belong to the plugin that is being registered. */
+  #guard(app: FastifyInstance): void {
+    const registrar = this
+    // Scopes inherit from the application, including these.
     const { addHook, decorate, register } = app as unknown as Record<'addHook' | 'decorate' | 'register', AnyFunction>
-    this.#addHook = addHook
     Object.assign(app, {
       addHook(this: unknown, name: string, hook: AnyFunction) {
         const owner = registrar.#current
         if (!owner || !mayFail(owner.definition)) return addHook.call(this, name, hook)
-        const onFailure = (error: unknown) => onLateFailure(owner, error)
-        const guarded = guardedHook(owner, name, hook, onFailure, deadlines)
+        const onFailure = async (error: unknown) => {
+          // A fork can fail by itself.
+          if (owner.fork) throw error
+          await registrar.#onLateFailure(owner, error)
+        }
+        const guarded = guardedHook(owner, name, hook, onFailure, registrar.#deadlines)
         if (name === 'onSend') addHook.call(this, 'onRequest', collected(this, guarded))
         return addHook.call(this, name, guarded)
       },
@@ -143,28 +161,59 @@ export class PluginRegistrar {
     const { hooks } = entry.offer ?? {}
     if (!hooks) return
     const onApplication = (app: FastifyInstance) => this.#run(entry, () => hooks(app, {}))
-    await this.#load(entry, Object.assign(onApplication, { [Symbol.for('skip-override')]: true }))
+    await this.#load(this.#app, entry, Object.assign(onApplication, { [Symbol.for('skip-override')]: true }))
   }
 
-  /** Registers the plugin's routes in their own scope. @throws the error of the plugin */
-  async addRoutes(entry: PluginEntry): Promise<void> {
+  /**
+   * Registers the plugin's routes in their own scope, or in a fork that gets no requests before `use`.
+   * @param replaced plugins whose routes may be repeated
+   * @throws the error of the plugin
+   */
+  async addRoutes(entry: PluginEntry, replaced: readonly PluginEntry[] = []): Promise<void> {
     const { routes, web } = entry.offer ?? {}
     if (web && !routes) throw noSuchPage(web.path)
     if (!routes) return
-    const { name, optional } = entry.definition
-    await this.#load(entry, async scope => {
+    const { name, optional, path } = entry.definition
+    const isOutside = path !== undefined
+    if (isOutside) entry.fork = this.#app.forks.create()
+    const app = entry.fork?.app ?? this.#app
+    if (isOutside) this.#guard(app)
+    await this.#load(app, entry, async scope => {
       if (optional) {
-        this.#addHook.call(scope, 'onRequest', async (request: FastifyRequest) => {
-          if (!isOut(entry)) return
+        this.#current = undefined
+        scope.addHook('onRequest', async (request: FastifyRequest) => {
+          if (!isOut(entry) && !entry.isOff) return
           const why = entry.state === 'failed' ? "failed; the server's log says why" : 'is switched off'
           const message = `${request.url.split('?')[0]} belongs to the plugin "${name}", which ${why}.`
           throw new CorralError('route_not_found', message)
         })
+        this.#current = entry
       }
       await this.#run(entry, () => routes(scope, {}))
     })
+    if (isOutside) {
+      const known = replaced.flatMap(({ routes }) => routes)
+      for (const route of entry.routes) {
+        const other = this.#sameRoute(route, other => other.config?.plugin !== name && !known.includes(other))
+        if (other) throw repeated(route, other, name)
+      }
+      await this.during(entry, async () => await app.ready())
+    }
     const isPage = ({ url, method }: RouteOptions) => url === web?.path && [method].flat().includes('GET')
     if (web && !entry.routes.some(isPage)) throw noSuchPage(web.path)
+  }
+
+  /**
+   * Lets these plugins answer new requests, and forgets the routes of others.
+   * @returns a promise for the end of all earlier requests
+   */
+  use(entries: readonly PluginEntry[], gone: readonly PluginEntry[] = []): Promise<unknown> {
+    const ended = this.#app.forks.use(entries.flatMap(({ fork }) => fork ?? []))
+    for (const entry of gone) this.retire(entry)
+    const { allRoutes } = this.#app
+    const old = new Set(gone.flatMap(({ routes }) => routes))
+    allRoutes.splice(0, allRoutes.length, ...allRoutes.filter(route => !old.has(route)))
+    return ended
   }
 
   /** Removes a plugin's routes from the API document, and prevents Fastify from compiling their schemas. */
@@ -179,7 +228,11 @@ export class PluginRegistrar {
     return within(this.#deadlines.register, () => runAs(definition, register))
   }
 
-  async #load(entry: PluginEntry, plugin: (scope: FastifyInstance) => Promise<unknown>): Promise<void> {
+  async #load(
+    app: FastifyInstance,
+    entry: PluginEntry,
+    plugin: (scope: FastifyInstance) => Promise<unknown>
+  ): Promise<void> {
     this.#scopes = []
     const before = entry.routes.length
     let failure: unknown
@@ -189,12 +242,12 @@ export class PluginRegistrar {
         plugin(scope).catch(error => {
           failure = error ?? new Error('it threw nothing')
         })
-      void this.#app.register(Object.assign(caught, plugin))
+      void app.register(Object.assign(caught, plugin))
       // Handling the error here hides it from the boot.
-      void this.#app.after(error => {
+      void app.after(error => {
         failure ??= error
       })
-      await this.#app.after()
+      await app.after()
       if (failure) throw this.#explained(failure, entry)
       if (entry.definition.path === undefined) return
       for (const [at, route] of entry.routes.slice(before).entries()) checkSchemas(route, this.#scopes[at]!)
@@ -205,14 +258,22 @@ export class PluginRegistrar {
   #explained(failure: unknown, { routes, definition: { name } }: PluginEntry): unknown {
     const route = routes.at(-1)
     if ((failure as { code?: unknown }).code !== 'FST_ERR_DUPLICATED_ROUTE' || !route) return failure
-    const other = this.#app.allRoutes.find(
-      known => known !== route && shapeOf(known) === shapeOf(route) && sharedMethods(known, route).length > 0
-    )
-    const owner = other?.config?.plugin
-    const whose = owner === undefined ? 'corral itself' : owner === name ? 'this same plugin' : `the plugin "${owner}"`
-    const [method] = other ? sharedMethods(other, route) : [route.method].flat()
-    return new Error(`its route ${method} ${route.url} belongs to ${whose}; give it another path`, { cause: failure })
+    return repeated(route, this.#sameRoute(route), name, failure)
   }
+
+  #sameRoute(route: RouteOptions, counts = (_: RouteOptions) => true): RouteOptions | undefined {
+    return this.#app.allRoutes.find(
+      known =>
+        known !== route && shapeOf(known) === shapeOf(route) && sharedMethods(known, route).length > 0 && counts(known)
+    )
+  }
+}
+
+function repeated(route: RouteOptions, other: RouteOptions | undefined, name: string, cause?: unknown): Error {
+  const owner = other?.config?.plugin
+  const whose = owner === undefined ? 'corral itself' : owner === name ? 'this same plugin' : `the plugin "${owner}"`
+  const [method] = other ? sharedMethods(other, route) : [route.method].flat()
+  return new Error(`its route ${method} ${route.url} belongs to ${whose}; give it another path`, { cause })
 }
 
 /** The path of a route without the names of its parameters, which do not distinguish routes. */

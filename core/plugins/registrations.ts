@@ -1,18 +1,32 @@
+interface Addition {
+  add(): unknown
+  /** Absent while it is not added. */
+  undo: (() => unknown) | undefined
+}
+
 /** Everything that one plugin has added to the services of others, so that it can be removed. */
 export class Registrations {
-  readonly #undos = new Set<() => unknown>()
+  readonly #additions = new Set<Addition>()
   readonly #views = new Map<object, object>()
   readonly #plugin: string
-  #isEnded = false
+  #state: 'deferred' | 'open' | 'ended'
 
-  constructor(plugin: string) {
+  /** @param isDeferred whether additions take effect at `commit` */
+  constructor(plugin: string, isDeferred = false) {
     this.#plugin = plugin
+    this.#state = isDeferred ? 'deferred' : 'open'
   }
 
   /** Records how to remove something. @throws Error once everything was removed */
   add(undo: () => void): void {
     this.#requireOpen()
-    this.#undos.add(undo)
+    this.#additions.add({ add: () => undo, undo })
+  }
+
+  /** Adds everything that was deferred, or removed by `undo`. @throws the error of an addition; call `undo` then */
+  commit(): void {
+    for (const addition of this.#additions) addition.undo ??= toUndo(addition.add())
+    this.#state = 'open'
   }
 
   /** A service as this plugin sees it: functions that `add…`, `on…` and `follow` return are called at its end. */
@@ -39,11 +53,12 @@ export class Registrations {
 
   /** Removes everything, latest first. @param onFailure called with the errors of undo functions */
   undo(onFailure: (error: unknown) => void): void {
-    this.#isEnded = true
-    for (const undo of [...this.#undos].reverse()) {
-      this.#undos.delete(undo)
+    this.#state = 'ended'
+    for (const addition of [...this.#additions].reverse()) {
+      const { undo } = addition
+      addition.undo = undefined
       try {
-        undo()
+        undo?.()
       } catch (error) {
         onFailure(error)
       }
@@ -53,18 +68,26 @@ export class Registrations {
   #recorded(add: (...values: unknown[]) => unknown) {
     return (...values: unknown[]): unknown => {
       this.#requireOpen()
-      const undo = add(...values)
-      if (typeof undo !== 'function') return undo
-      this.#undos.add(undo as () => unknown)
+      const addition: Addition = { add: () => add(...values), undo: undefined }
+      if (this.#state === 'open') {
+        const result = addition.add()
+        addition.undo = toUndo(result)
+        if (!addition.undo) return result
+      }
+      this.#additions.add(addition)
       // A plugin that follows something again and again must not leave anything here.
       return () => {
-        this.#undos.delete(undo as () => unknown)
-        return undo()
+        this.#additions.delete(addition)
+        return addition.undo?.()
       }
     }
   }
 
   #requireOpen(): void {
-    if (this.#isEnded) throw new Error(`The plugin "${this.#plugin}" was left out, so it cannot add anything.`)
+    if (this.#state === 'ended') {
+      throw new Error(`The plugin "${this.#plugin}" was left out, so it cannot add anything.`)
+    }
   }
 }
+
+const toUndo = (result: unknown) => (typeof result === 'function' ? (result as () => unknown) : undefined)

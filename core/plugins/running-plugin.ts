@@ -7,7 +7,8 @@ import type { FoundPlugin } from './plugin.ts'
 type Runner = Pick<FoundPlugin, 'name' | 'path' | 'optional'>
 
 const running = new AsyncLocalStorage<Runner>()
-const outside = new Set<Runner>()
+/** The latest version of each outside plugin. */
+const outside = new Map<string, Runner>()
 
 /**
  * Runs code of a plugin, so that `pluginAtFault` recognizes it in everything that the code starts. Built-in plugins run
@@ -15,7 +16,7 @@ const outside = new Set<Runner>()
  */
 export function runAs<Result>(plugin: Runner, work: () => Result): Result {
   if (plugin.path === undefined) return work()
-  outside.add(plugin)
+  outside.set(`${plugin.name} ${plugin.path}`, plugin)
   return running.run(plugin, work)
 }
 
@@ -73,9 +74,9 @@ function framesOf(stack: string): { path: string; line: string }[] {
 
 /** The plugin whose folder contains a file, unless several plugins share the folder. */
 function ownerOf(path: string): Runner | undefined {
-  const exact = [...outside].find(plugin => plugin.path === path)
+  const exact = [...outside.values()].find(plugin => plugin.path === path)
   if (exact) return exact
-  const folders = [...outside].map(plugin => ({ plugin, folder: dirname(plugin.path!) + sep }))
+  const folders = [...outside.values()].map(plugin => ({ plugin, folder: dirname(plugin.path!) + sep }))
   const holding = folders
     .filter(({ folder }) => path.startsWith(folder))
     .sort((a, b) => b.folder.length - a.folder.length)

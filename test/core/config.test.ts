@@ -244,7 +244,7 @@ t.test('the schemas of all settings compile and accept their own defaults', asyn
 
 const { root } = composeConfigSchema(definitions)
 
-const onlyExtra = { canReload: (name: string) => name === 'extra', canSwitch: () => false }
+const onlyExtra = { canReload: (name: string) => name === 'extra', isRenewed: () => false }
 
 t.test('changesBetween lists the differences between two configurations', async t => {
   const before = await load(t, {

@@ -35,13 +35,13 @@ t.test('request hooks run in order, may change the body and may refuse', async t
   await hooks.request(asked)
   t.same(asked.body.seen, ['first', 'second'])
 
-  hooks.add('third', {
+  const remove = hooks.add('third', {
     request: () => {
       throw new CorralError('invalid_request', 'Not this one.')
     }
   })
   await t.rejects(hooks.request(request()), { code: 'invalid_request', message: 'Not this one.' })
-  hooks.remove('third')
+  remove()
   await hooks.request(request())
 })
 

@@ -44,6 +44,8 @@ const ASSETS = { 'swagger-ui-bundle.js': 'text/javascript; charset=utf-8', 'swag
 /** Serves the API document, built on the first request with models that the caller may use, and its page. */
 function docsRoutes(app: FastifyInstance, catalog: Catalog): void {
   let document: string | undefined
+  /** The state of the routes that it describes. */
+  let described = -1
   const route = nativeRouter(app, 'Server')
   route('GET /openapi.json', 'getApiDocument', 'The API document', {
     description: 'OpenAPI 3.1 document of all routes of this server.',
@@ -53,7 +55,9 @@ function docsRoutes(app: FastifyInstance, catalog: Catalog): void {
         import('./openapi.ts'),
         import('./examples.ts')
       ])
-      document ??= JSON.stringify(openApiDocument(describedRoutes(app)))
+      const { changes } = app.forks
+      if (!document || described !== changes) document = JSON.stringify(openApiDocument(describedRoutes(app)))
+      described = changes
       return reply
         .type('application/json; charset=utf-8')
         .send(withModelsHere(document, catalogFor(catalog, request.caller).list()))
