@@ -52,7 +52,8 @@ const ADVICE: Record<ErrorCode, string> = {
   conversations_off: 'The page stores conversations in the browser, unless `web.conversations` is `server`.',
   route_not_found: 'There is nothing at this address. [Programs](programs.md) lists the base URLs.',
   method_not_allowed: 'The address supports other methods. The header `Allow` lists them.',
-  websocket_refused: 'corral offers no WebSockets. Codex and other clients that get this status use HTTP instead.',
+  websocket_refused:
+    'The path offers no WebSocket, or only WebSockets. Codex and other clients that get this status use HTTP instead.',
   reader_stalled: 'The client stopped reading its answer for longer than `limits.reader_stall`.',
   model_exists: 'The name is already used. Choose another one, or remove that model first.',
   pull_cancelled: 'The pull was cancelled. Pull again to start over.',

@@ -190,7 +190,7 @@ function noWebSocket({ headers: { upgrade } }: FastifyRequest): CorralError | un
   if (upgrade?.toLowerCase() !== 'websocket') return undefined
   return new CorralError(
     'websocket_refused',
-    'corral offers no WebSockets. Send the request over HTTP, such as POST /v1/responses with "stream": true.'
+    'This path offers no WebSocket. Send the request over HTTP, such as POST /v1/responses with "stream": true.'
   )
 }
 

@@ -1,9 +1,11 @@
 import { spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { COMMAND, startCorral, until } from '../support/corral.ts'
+import { WebSocket } from 'ws'
+import { COMMAND, DEMO, startCorral, until } from '../support/corral.ts'
 import { readFixture } from '../support/fixture.ts'
 import { newFolder } from '../support/folder.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
@@ -17,6 +19,18 @@ t.setTimeout(3_600_000)
 const SENTENCES: string[] = readFixture('spoken-sentences.json')
 const VOICE = 'rhasspy/piper-voices'
 const RECOGNIZER = 'ggerganov/whisper.cpp'
+
+/** Samples of 16 bits with one channel as WAV. */
+function wavOf(samples: Buffer, rate: number): Buffer {
+  const header = Buffer.from(
+    'RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0\x01\0\x01\0rateratebl\x10\0data\xff\xff\xff\xff',
+    'latin1'
+  )
+  header.writeUInt32LE(rate, 24)
+  header.writeUInt32LE(2 * rate, 28)
+  header.writeUInt16LE(2, 32)
+  return Buffer.concat([header, samples])
+}
 
 const wordsOf = (text: string) =>
   text
@@ -290,6 +304,35 @@ t.test('speech', { skip: typeof tools === 'string' && tools }, async t => {
     t.match(run('say', 'x', '--voice', 'nobody', '-o', file), { status: 1, stderr: /no voice "nobody"/ })
     writeFileSync(file, 'no sound')
     t.match(run('transcribe', file), { status: 1, stderr: /WAV, MP3 or FLAC/ })
+  })
+
+  t.test('a live session hears, answers and speaks', async t => {
+    const { bytes } = await speak({ input: 'What is the capital of France?', response_format: 'pcm' })
+    const socket = new WebSocket(`${corral.url.replace('http', 'ws')}/v1/realtime?model=${DEMO}`)
+    t.teardown(() => socket.terminate())
+    const events: any[] = []
+    socket.on('message', data => events.push(JSON.parse(data.toString())))
+    const send = (type: string, more = {}) => socket.send(JSON.stringify({ type, ...more }))
+    const found = (wanted: string) => events.find(({ type }) => type === wanted)
+    await once(socket, 'open')
+    send('session.update', {
+      session: { audio: { input: { turn_detection: null }, output: { voice: 'en_US-joe-medium' } } }
+    })
+    for (let at = 0; at < bytes.length; at += 48_000) {
+      send('input_audio_buffer.append', { audio: bytes.subarray(at, at + 48_000).toString('base64') })
+    }
+    send('input_audio_buffer.commit')
+    send('response.create')
+    await until('the response is done', () => found('response.done') !== undefined || found('error') !== undefined)
+    t.equal(found('error'), undefined)
+    t.match(found('conversation.item.input_audio_transcription.completed'), { transcript: /capital of france/i })
+    const { response } = found('response.done')
+    t.match(response, { status: 'completed', output: [{ content: [{ type: 'output_audio', transcript: /Paris/ }] }] })
+    const sound = events
+      .filter(({ type }) => type === 'response.output_audio.delta')
+      .map(({ delta }) => Buffer.from(delta, 'base64'))
+    const heard = await transcribe(wavOf(Buffer.concat(sound), 24_000), { language: 'en' })
+    t.match(heard.body, { text: /Paris/i }, 'the answer was spoken')
   })
 
   t.test('models for speech are deleted like others', async t => {

@@ -21,6 +21,7 @@ import { answer, type TextDependencies } from './answer.ts'
 import { chatGeneration, completionGeneration, engineFields, type Fields } from './generation.ts'
 import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
+import { realtimeRoute } from './realtime/realtime-route.ts'
 import { schemaCompiler } from './request-validation.ts'
 import { responseRoutes } from './responses/routes.ts'
 import type { StoredResponses } from './responses/stored-responses.ts'
@@ -34,6 +35,7 @@ export async function openaiRoutes(app: FastifyInstance, deps: ConfiguredApi & {
   vectorRoutes(app, deps)
   responseRoutes(app, deps)
   await app.register(async scope => mediaRoutes(scope, deps))
+  realtimeRoute(app, deps)
   streamRoutes(app, openaiRouter(app, 'OpenAI chat'), 'Stream')
 }
 
