@@ -235,7 +235,12 @@ export class RealtimeSession {
   /** Asks corral's own API. @param take gets the events of a stream, or the bytes of a sound */
   async #ask(url: string, body: Fields, signal: AbortSignal, take: (piece: Buffer) => void): Promise<void> {
     const { server, caller } = this.#deps.request
-    const asked = { url, body: JSON.stringify(body), signal: AbortSignal.any([signal, this.#ended.signal]), onPiece: take }
+    const asked = {
+      url,
+      body: JSON.stringify(body),
+      signal: AbortSignal.any([signal, this.#ended.signal]),
+      onPiece: take
+    }
     const reply = await sendInternally(server, caller, asked)
     if (reply.status === 200) return
     const { error } = fields(JSON.parse(reply.body.toString()))
@@ -262,7 +267,7 @@ export class RealtimeSession {
     throw new CorralError('model_not_found', `This server has no model that can ${operation}. Pull one first.`)
   }
 
-  /** Writes down a recording. A failure is reported, and the conversation goes on. */
+  /** Writes down a recording. A failure is reported, and the conversation continues. */
   async #hear(item: Item, content_index: number, recording: Buffer): Promise<void> {
     const about = { item_id: item.id, content_index }
     const kind = 'conversation.item.input_audio_transcription'

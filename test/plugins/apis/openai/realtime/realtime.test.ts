@@ -127,7 +127,7 @@ t.test('a session detects when someone has spoken', async t => {
   await session.next('conversation.item.input_audio_transcription.completed')
 })
 
-t.test('a response can be cancelled, and the session goes on', async t => {
+t.test('a response can be cancelled, and the session continues', async t => {
   const session = await open(t, `model=${DEMO}`)
   session.send('session.update', { session: { output_modalities: ['text'], max_output_tokens: 900 } })
   session.send('conversation.item.create', said(endless(DEMO).messages.at(-1)!.content as string))
