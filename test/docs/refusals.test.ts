@@ -44,7 +44,7 @@ const BESIDE = {
 }
 /** Operations whose body need not name an existing model. */
 const NO_MODEL =
-  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload|lmStudioDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$|describeModels|drainMember|redeemTicket|copyFromMember|pullAtMember/i
+  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload|lmStudioDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$|describeModels|^mcp$|drainMember|redeemTicket|copyFromMember|pullAtMember/i
 
 t.test('bodies that are not JSON, not objects, missing or too large are refused as documented', async t => {
   for (const { operationId: id, requestBody, path } of sample(operations.filter(takesJson), 4)) {
@@ -138,7 +138,7 @@ t.test('a method that a path does not support is refused as documented', async t
     const response = await corral.send(path.replace(/\{\w+\}/g, 'x'), undefined, { method: 'PATCH' })
     const body: any = await response.json()
     t.equal(response.status, 405, path)
-    t.equal(body.code ?? body.error.code, 'method_not_allowed', path)
+    t.equal(body.code ?? body.error.data?.code ?? body.error.code, 'method_not_allowed', path)
     const allow = response.headers.get('allow')!.split(', ')
     t.ok(
       methods.every(method => allow.includes(method)),
