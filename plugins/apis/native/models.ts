@@ -32,6 +32,7 @@ import { aliasesByModel, catalogFor, isAllowed } from '../../../core/models/allo
 import { DEFAULT_LOAD_OPTIONS } from '../../../core/models/load-options.ts'
 import { deleteModel, nameToDelete } from '../../../core/models/model-deletion.ts'
 import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
+import { defaultMode } from '../../../core/models/model-operations.ts'
 import { parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
 import { refuseWhilePulled } from '../../../core/models/stored-variant.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
@@ -206,9 +207,10 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
       const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
       const options = parseOptions(body.options).load
       const keepAlive = parseKeepAlive(body.keep_alive)
-      reportUnknownOptions(deps, reply, variant)
+      const mode = defaultMode(variant)
+      reportUnknownOptions(deps, reply, variant, mode)
       return await streams.replyToWork(reply, body, async waiting => {
-        const wanted = { model: publicModelName(variant), options, keepAlive, loadOnly: true }
+        const wanted = { model: publicModelName(variant), mode, options, keepAlive, loadOnly: true }
         const lease = await scheduler.lease({ ...callerLease(reply), ...wanted, ...waiting })
         lease.release()
         return { status: 'ready' }
