@@ -107,7 +107,7 @@ export function createEngineLifecycle(core: SchedulerCore, onOutdated: (record: 
       const others = [...records.values()].flatMap(({ engine: other }) => (other ? [other.id] : []))
       const fault = engineFault(engine, others)
       if (fault) {
-        void engine.stop().catch(error => log.error({ err: error }, 'the engine did not stop'))
+        void (async () => engine?.stop?.())().catch(error => log.error({ err: error }, 'the engine did not stop'))
         throw new CorralError('load_failed', `The engine provider "${provider.name}" started an engine ${fault}.`)
       }
     } catch (error) {

@@ -144,7 +144,9 @@ function getLoadingState({ progress }: EngineRecord, engine: EngineState): Loadi
 }
 
 /** Returns why an engine from a provider is unusable, as the end of a sentence. @param ids of other engines */
-export function engineFault({ id, slots }: Engine, ids: readonly string[]): string | undefined {
+export function engineFault(engine: Engine | undefined, ids: readonly string[]): string | undefined {
+  if (typeof engine?.exited?.then !== 'function') return 'without the promise "exited"'
+  const { id, slots } = engine
   if (id !== undefined && ids.includes(id)) return `whose id "${id}" another engine has`
   return slots === undefined || (Number.isSafeInteger(slots) && slots > 0) ? undefined : `with ${slots} slots`
 }
