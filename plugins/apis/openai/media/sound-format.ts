@@ -61,7 +61,7 @@ export async function openSoundEncoder(format: SoundFormat) {
     add({ bytes, type = '' }: Pick<Delta, 'bytes' | 'type'>): Uint8Array {
       if (!bytes?.length) return NOTHING
       const rate = Number(/^audio\/pcm;rate=(\d+)/.exec(type)?.[1])
-      if (!(rate > 0)) throw new CorralError('engine_crashed', `The engine answered with ${type}, not with samples.`)
+      if (!(rate > 0)) throw new CorralError('engine_crashed', `The engine speaks ${type}, not audio/pcm;rate=….`)
       const header = convert ? NOTHING : begin(rate)
       const all = Buffer.concat([rest, bytes])
       const samples = new Int16Array(Math.floor(all.length / 2))
