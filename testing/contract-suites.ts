@@ -3,10 +3,10 @@ import type { EngineMode, EngineProvider } from '../core/contracts/engines.ts'
 import type { Catalog } from '../core/contracts/models.ts'
 import { definitionFault } from '../core/plugins/outside-plugins.ts'
 import { definePlugin, type PluginDefinition } from '../core/plugins/plugin.ts'
-import { checkAnswers, checkEnd, checkFacts, checkLists } from './engine-contract.ts'
+import { checkAnswers, checkEnd, checkFacts, checkLists, checkOperations, checkTokens } from './engine-contract.ts'
 import { checkHub } from './hub-contract.ts'
-import { Steps } from './steps.ts'
-import { checkRules } from './surface-contract.ts'
+import { Steps, shown } from './steps.ts'
+import { checkRules, withModel } from './surface-contract.ts'
 import { startTestCorral, type TestCorral } from './test-corral.ts'
 import { type Added, watchedPlugin } from './watched-plugin.ts'
 
@@ -65,15 +65,25 @@ export async function engineContract(
     const provider = providers.find(({ name }) => name === engine.provider)
     assert.ok(provider, `an engine names its provider, but "${engine.provider}" is not a provider of this plugin`)
     checkFacts(engine, provider)
-    await checkAnswers(steps, engine)
-    await checkSurfaces(steps, corral, model)
+    const requireQuiet = engine.chat && (await checkAnswers(steps, engine))
+    await checkTokens(steps, engine)
+    if (engine.chat) await checkSurfaces(steps, corral, model)
+    await checkOperations(steps, corral, engine, model)
     for (const mode of MODES.slice(1)) {
-      if (provider.serves(engine.spec.variant, mode) <= 0) continue
-      const [path, body] =
-        mode === 'embedding' ? ['/v1/embeddings', { input: 'one' }] : ['/v1/rerank', { query: 'a', documents: ['b'] }]
-      await steps.answered(corral, path as string, { model, ...(body as object) })
+      const score = provider.serves(engine.spec.variant, mode)
+      if (score <= 0) continue
+      const [path, body, method] =
+        mode === 'embedding'
+          ? (['/v1/embeddings', { input: 'one' }, 'embed'] as const)
+          : (['/v1/rerank', { query: 'a', documents: ['b'] }, 'rerank'] as const)
+      const reply = await steps.run(path, () => corral.json(path, { model, ...body }))
+      const isUnable = reply.body?.error?.code === 'unsupported_capability'
+      assert.ok(!isUnable, `"serves" returns ${score} for the mode "${mode}", but the engine has no "${method}"`)
+      // The engine itself tells more than a reply of 500.
       await checkLists(steps, engines.findLast(({ spec }) => spec.mode === mode) ?? engine)
+      steps.requireAnswer(corral, path, reply)
     }
+    requireQuiet?.()
     await checkEnd(steps, provider, engines)
     const { models } = await steps.answered(corral, '/api/ps')
     assert.ok(models.length > 0, 'the model is listed as loaded')
@@ -118,6 +128,13 @@ async function checkLimits(steps: Steps, corral: TestCorral, request: Record<str
     assert.ok((short.choices[0].message.content ?? '').length < whole.length, 'max_tokens: 1 makes the answer shorter')
     assert.equal(short.choices[0].finish_reason, 'length', 'an answer that max_tokens ends has the reason "length"')
   }
+  const several = await steps.run(path, () => corral.json(path, { ...request, n: 2 }))
+  if (several.status < 400 || several.status >= 500) {
+    assert.equal(several.status, 200, `n: 2 is answered or refused: ${JSON.stringify(several.body)}`)
+    const texts = several.body.choices.map((choice: any) => choice.message?.content)
+    assert.equal(texts.length, 2, `n: 2 generates two choices, not ${texts.length}`)
+    assert.ok(texts.every(Boolean), `n: 2 generates two answers, not ${shown(texts)}`)
+  }
   const stopped = (await answered({ ...request, stop: [last] })).choices[0]
   assert.ok(!stopped.message.content?.includes(last), `the answer ends before the text of "stop" (${last})`)
   assert.equal(stopped.finish_reason, 'stop', 'an answer that a text of "stop" ends has the reason "stop"')
@@ -129,6 +146,9 @@ async function checkLimits(steps: Steps, corral: TestCorral, request: Record<str
 function checkProvider(provider: EngineProvider, catalog: Catalog): void {
   assert.match(provider.name, /^[a-z][a-z0-9_-]*$/, 'the name of a provider has only letters, digits, "-" and "_"')
   for (const call of ['serves', 'start'] as const) assert.equal(typeof provider[call], 'function', `it has "${call}"`)
+  const { knownOptions } = provider
+  const isSet = knownOptions === undefined || (knownOptions as unknown) instanceof Set
+  assert.ok(isSet, `"knownOptions" is a Set of names, not ${shown(knownOptions)}`)
   for (const model of catalog.list()) {
     for (const mode of MODES) {
       let score: unknown
@@ -144,7 +164,7 @@ function checkProvider(provider: EngineProvider, catalog: Catalog): void {
  * Checks an API: its routes answer, appear in the API document, and refuse an unknown model. If it uses engines, then
  * filters, aliases, keys, limits, budgets and usage must apply to it as to every API; `context.answer` takes care of
  * that.
- * @param request the path and body of a request for the demo model
+ * @param request the path and body of a request for the demo model, whose name is in `model` or another field
  */
 export async function surfaceContract(
   plugin: PluginDefinition,
@@ -152,9 +172,9 @@ export async function surfaceContract(
 ): Promise<void> {
   await withCorral({ plugin, ...request }, async (corral, _, steps) => {
     await steps.answered(corral, request.path, request.body)
-    const unknown = { ...request.body, model: 'nobody/nothing' }
+    const unknown = withModel(request.body, 'nobody/nothing')
     const refused = await steps.run('an unknown model', () => corral.json(request.path, unknown))
-    assert.equal(refused.status, 404, 'an unknown model gets 404')
+    assert.equal(refused.status, 404, `an unknown model gets 404, not ${refused.status}`)
     const document = await steps.answered(corral, '/openapi.json')
     assert.ok(document.paths[request.path], `${request.path} appears in /openapi.json`)
   })
@@ -195,8 +215,16 @@ async function withCorral(
   use: (corral: TestCorral, added: Added, steps: Steps, catalog: Catalog) => Promise<void>
 ): Promise<void> {
   pluginContract(plugin)
+  const steps = new Steps(timeout)
   const ended = new AbortController()
   const { plugin: watched, added } = watchedPlugin(plugin, ended.signal)
+  const bounded: PluginDefinition = {
+    ...watched,
+    async setup(context, options) {
+      const offer = await steps.limit('setup', () => watched.setup(context, options))
+      return offer?.start ? { ...offer, start: () => steps.limit('start', () => offer.start!()) } : offer
+    }
+  }
   let catalog: Catalog | undefined
   const reader = definePlugin({
     name: 'contract-reader',
@@ -207,11 +235,17 @@ async function withCorral(
       return {}
     }
   })
-  const corral = await startTestCorral({ plugins: [watched, reader], config, ...(echo !== undefined && { echo }) })
+  // A hook that never ends fails its request in time, with an error that names it.
+  const limits = /^limits:/m.test(config) ? '' : `\nlimits: { hook_timeout: ${steps.timeout / 2000} }`
+  const corral = await startTestCorral({
+    plugins: [bounded, reader],
+    config: config + limits,
+    ...(echo !== undefined && { echo })
+  })
   try {
     const report = await corral.plugin(plugin.name)
-    assert.equal(report?.state, 'active', report?.reason)
-    await use(corral, added, new Steps(timeout), catalog!)
+    assert.ok(report?.state === 'active', report?.reason ?? `the plugin "${plugin.name}" is not active`)
+    await use(corral, added, steps, catalog!)
   } finally {
     ended.abort(new Error('the contract has been checked'))
     await corral.close()

@@ -49,20 +49,23 @@ export class EchoEngine implements Engine {
     return []
   }
 
-  async #say(text: string, { max_tokens, stop }: EngineFields, sink: AnswerSink): Promise<void> {
+  async #say(text: string, { max_tokens, stop, n }: EngineFields, sink: AnswerSink): Promise<void> {
     const ends = [stop ?? []].flat().map(String).filter(Boolean)
     const stopSequence = ends.filter(one => text.includes(one)).sort((a, b) => text.indexOf(a) - text.indexOf(b))[0]
     const words = (stopSequence === undefined ? text : text.slice(0, text.indexOf(stopSequence))).split(/(?<=\s)/)
     const most = Number(max_tokens ?? -1)
     const said = most < 0 ? words : words.slice(0, most)
-    for (const content of said) {
-      sink.signal.throwIfAborted()
-      await sink.take([{ content }])
+    const promptTokens = text.split(/(?<=\s)/).length
+    const usage = (completionTokens: number) => ({ promptTokens, cachedTokens: 0, completionTokens })
+    for (let choice = 0; choice < Number(n ?? 1); choice++) {
+      for (const [at, content] of said.entries()) {
+        sink.signal.throwIfAborted()
+        await sink.take([{ choice, content, ...(sink.countEach && { usage: usage(at + 1) }) }])
+      }
+      const end = { choice, usage: usage(said.length), timing: { prompt: 1, generation: 1 } }
+      if (said.length < words.length) await sink.take([{ finish: 'length', ...end }])
+      else await sink.take([{ finish: 'stop', ...(stopSequence !== undefined && { stopSequence }), ...end }])
     }
-    const usage = { promptTokens: text.split(/(?<=\s)/).length, cachedTokens: 0, completionTokens: said.length }
-    const end = { usage, timing: { prompt: 1, generation: 1 } }
-    if (said.length < words.length) await sink.take([{ finish: 'length', ...end }])
-    else await sink.take([{ finish: 'stop', ...(stopSequence !== undefined && { stopSequence }), ...end }])
   }
 }
 

@@ -64,6 +64,17 @@ interface SurfaceRequest {
   config?: string | undefined
 }
 
+/** The model that a request names: in the field `model`, or the demo model wherever it is named. */
+const modelOf = ({ model }: Record<string, unknown>) => (typeof model === 'string' ? model : 'corral/tiny-chat')
+
+/** Returns the body of a request for another model. @throws AssertionError if it names none */
+export function withModel(body: Record<string, unknown>, name: string): Record<string, unknown> {
+  const model = JSON.stringify(modelOf(body))
+  const text = JSON.stringify(body)
+  assert.ok(text.includes(model), `the body names the model ${model}, in "model" or in another field`)
+  return JSON.parse(text.replaceAll(model, JSON.stringify(name)))
+}
+
 /**
  * Checks that an API's requests to models follow the rules of all APIs: filters, aliases, the models and limits of
  * keys, budgets, usage. An API that does not use engines need not follow them.
@@ -71,10 +82,10 @@ interface SurfaceRequest {
 export async function checkRules(steps: Steps, plugin: PluginDefinition, request: SurfaceRequest): Promise<void> {
   const probe = new Probe()
   const { path, body } = request
-  const model = String(body.model)
+  const model = modelOf(body)
   await withRules(probe, plugin, request, {}, async corral => {
-    const ask = (more: object = {}, headers: Record<string, string> = ADMIN) =>
-      steps.run(path, () => corral.json(path, { ...body, ...more }, headers))
+    const ask = (asked = body, headers: Record<string, string> = ADMIN) =>
+      steps.run(path, () => corral.json(path, asked, headers))
     const { status, body: answer } = await ask()
     assert.equal(status, 200, `${path} answers 200: ${JSON.stringify(answer)}`)
     if (probe.asked.length === 0) return
@@ -90,11 +101,14 @@ export async function checkRules(steps: Steps, plugin: PluginDefinition, request
     const usage = await steps.run('/api/usage', () => corral.json('/api/usage', undefined, ADMIN))
     assert.match(JSON.stringify(usage.body), /"tokens_in":[1-9]/, "a key's use of models is in its usage")
 
-    assert.equal((await ask({ model: ALIAS })).status, 200, `an alias of ${model} can be requested too`)
+    const { status: open } = await ask(body, {})
+    assert.equal(open, 401, `a request without a key is refused with 401, not ${open}`)
+
+    assert.equal((await ask(withModel(body, ALIAS))).status, 200, `an alias of ${model} can be requested too`)
 
     const made = { name: 'other-models', models: ['nobody/nothing'] }
     const { body: key } = await steps.run('/api/keys', () => corral.json('/api/keys', made, ADMIN))
-    const forbidden = await ask({}, { authorization: `Bearer ${key.key}` })
+    const forbidden = await ask(body, { authorization: `Bearer ${key.key}` })
     assert.equal(forbidden.status, 403, `a key that allows only other models is refused (${forbidden.status})`)
 
     probe.refuses = true
@@ -124,7 +138,7 @@ async function withRules(
 ): Promise<void> {
   const settings = parse(config) ?? {}
   settings.limits = { ...settings.limits, max_tokens: MAX_TOKENS, ...limits }
-  settings.models = { ...settings.models, [String(body.model)]: { aliases: [ALIAS] } }
+  settings.models = { ...settings.models, [modelOf(body)]: { aliases: [ALIAS] } }
   settings.security = { api_keys: [ADMIN.authorization.slice('Bearer '.length)] }
   const corral = await startTestCorral({ plugins: [plugin, probe.plugin], config: stringify(settings) })
   try {

@@ -14,17 +14,25 @@ export interface Added {
 /** The methods by which plugins add to services. */
 const METHODS = { downloads: ['addHub', 'hubs'], engines: ['add', 'providers'], catalog: ['add', 'sources'] } as const
 
+/** The methods of an engine that a faulty one may never end. */
+const CALLS = [
+  ...(['chat', 'completion', 'embed', 'rerank', 'stop', 'saveSlots'] as const),
+  ...(['tokenize', 'detokenize', 'countTokens', 'applyTemplate'] as const)
+]
+
 /** Wraps an engine so that its promises settle when the signal is aborted at the latest, even if it is faulty. */
 function boundedEngine(engine: Engine, ended: AbortSignal): Engine {
   const bounded = Object.create(engine) as Record<string, unknown>
   const orEnd = <Value>(value: Promise<Value>, end: (settle: (value?: never) => void, fail: () => void) => void) =>
     new Promise<Value>((resolve, reject) => {
-      value.then(resolve, reject)
       const atEnd = () => end(resolve as never, () => reject(ended.reason))
       if (ended.aborted) atEnd()
       else ended.addEventListener('abort', atEnd)
+      const settled = () => ended.removeEventListener('abort', atEnd)
+      // Whatever the engine returns: the server finds the fault.
+      Promise.resolve(value).then(resolve, reject).then(settled, settled)
     })
-  for (const name of ['chat', 'completion', 'embed', 'rerank', 'tokenize', 'stop', 'saveSlots'] as const) {
+  for (const name of CALLS) {
     const call = engine[name] as ((...values: unknown[]) => Promise<unknown>) | undefined
     if (!call) continue
     bounded[name] = (...values: unknown[]) => {
@@ -32,8 +40,9 @@ function boundedEngine(engine: Engine, ended: AbortSignal): Engine {
       return orEnd(call.apply(engine, values), (resolve, fail) => (settle ? resolve() : fail()))
     }
   }
+  if (typeof engine.exited?.then !== 'function') return engine
   const gone = { code: null, signal: null, expected: true }
-  bounded.exited = orEnd(Promise.resolve(engine.exited), resolve => resolve(gone as never))
+  bounded.exited = orEnd(engine.exited, resolve => resolve(gone as never))
   return bounded as unknown as Engine
 }
 
@@ -49,6 +58,8 @@ export function watchedPlugin<Definition extends PluginDefinition>(
   const watched = (provider: EngineProvider): EngineProvider => {
     const start: EngineProvider['start'] = async (...values) => {
       const engine = await provider.start(...values)
+      // Without an engine, the server says so.
+      if (!(engine instanceof Object)) return engine
       added.engines.push(engine)
       return ended ? boundedEngine(engine, ended) : engine
     }

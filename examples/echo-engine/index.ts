@@ -23,9 +23,11 @@ function lastWords(messages: unknown): string {
 
 /**
  * Streams a text word by word, until a text of `stop` appears or `max_tokens` is reached: corral leaves both to the
- * engine. If `take` returns a promise, the reader is slow, and waiting for it keeps memory small.
+ * engine, and the number of choices (`n`). If `take` returns a promise, the reader is slow, and waiting for it keeps
+ * memory small.
  */
-async function say(text: string, { max_tokens, stop }: EngineFields, { signal, take }: AnswerSink): Promise<void> {
+async function say(text: string, { max_tokens, stop, n }: EngineFields, sink: AnswerSink): Promise<void> {
+  const { signal, take, countEach } = sink
   const stops = [stop ?? []].flat().map(String).filter(Boolean)
   const found = stops
     .map(stopSequence => ({ stopSequence, at: text.indexOf(stopSequence) }))
@@ -34,13 +36,17 @@ async function say(text: string, { max_tokens, stop }: EngineFields, { signal, t
   const words = text.slice(0, found?.at).split(/(?<=\s)/)
   const most = Number(max_tokens ?? -1)
   const said = most < 0 ? words : words.slice(0, most)
-  for (const content of said) {
-    signal.throwIfAborted()
-    await take([{ content }])
+  const promptTokens = text.split(/(?<=\s)/).length
+  const usage = (completionTokens: number) => ({ promptTokens, cachedTokens: 0, completionTokens })
+  for (let choice = 0; choice < Number(n ?? 1); choice++) {
+    for (const [at, content] of said.entries()) {
+      signal.throwIfAborted()
+      await take([{ choice, content, ...(countEach && { usage: usage(at + 1) }) }])
+    }
+    const end = { choice, usage: usage(said.length) }
+    if (said.length < words.length) await take([{ ...end, finish: 'length' }])
+    else await take([{ ...end, finish: 'stop', ...(found && { stopSequence: found.stopSequence }) }])
   }
-  const usage = { promptTokens: text.split(/(?<=\s)/).length, cachedTokens: 0, completionTokens: said.length }
-  if (said.length < words.length) await take([{ finish: 'length', usage }])
-  else await take([{ finish: 'stop', usage, ...(found && { stopSequence: found.stopSequence }) }])
 }
 
 /** The methods that an engine implements determine its capabilities. A request that needs another one is refused. */
