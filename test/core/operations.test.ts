@@ -123,7 +123,8 @@ security: { api_keys: [an-admin-of-the-studio] }`
   t.same(await json('sketch', { prompt: 'x', n: 2 }), { status: 200, body: { images: ['x', 'x'] } })
   const read = await ask('read', { file: Buffer.from('text of a file').toString('base64') })
   t.match([await read.text(), read.headers.get('content-type')], ['text of a file', /^text\/plain/])
-  t.equal(starts, 1, 'one engine answers all operations')
+  t.match(await corral.json('/api/load', { model: 'studio' }, headers), { status: 200, body: { status: 'ready' } })
+  t.equal(starts, 1, 'one engine answers all operations, and is what loading the model starts')
 
   t.match((await json('sketch', { prompt: 'x', n: 3 })).body, { code: 'over_limit' })
   t.match((await json('hum', { input: 'refused' })).body, { error: /No hum here/ })
