@@ -11,12 +11,13 @@ const broken = definePlugin({
   setup(context) {
     context.service('catalog').add({
       name: 'broken',
-      models: () => [{ name: 'test/broken', capabilities: ['completion'] }]
+      models: () => ['test/broken', 'test/none'].map(name => ({ name, capabilities: ['completion'] }))
     })
     context.service('engines').add({
       name: 'broken',
       serves: model => (model.format === 'broken' ? 2000 : 0),
       async start(spec) {
+        if (spec.variant.publicName === 'test/none') return undefined as never
         let fail = (_error: Error) => {}
         const exited = new Promise<never>((_, reject) => {
           fail = reject
@@ -54,6 +55,8 @@ t.test("errors of a plugin's engine name the plugin and affect no other requests
   const events = await corral.events('/api/chat', { ...body, stream: true })
   t.match(events.at(-1), { error: /engine "broken"/ }, 'also in a stream that has begun')
 
+  const none = await corral.json('/api/load', { model: 'test/none' })
+  t.match(none.body, { code: 'load_failed', error: /"broken" started an engine without the promise "exited"/ })
   t.equal((await corral.json('/api/stop', { model: 'test/broken' })).status, 200, 'a rejected promise ends it too')
   t.same((await corral.json('/api/ps')).body.models, [])
   const honest = await corral.json('/v1/chat/completions', { ...body, model: 'corral/tiny-chat' })
