@@ -89,6 +89,8 @@ export async function checkRules(steps: Steps, plugin: PluginDefinition, request
     const { status, body: answer } = await ask()
     assert.equal(status, 200, `${path} answers 200: ${JSON.stringify(answer)}`)
     if (probe.asked.length === 0) return
+    const { status: open } = await ask(body, {})
+    assert.equal(open, 401, `a request without a key is refused with 401, not ${open}`)
     assert.ok(probe.filtered.length > 0, 'requests pass through the hook "request" of filters')
     const { operation, caller } = probe.filtered[0]!
     assert.ok(caller?.name, 'filters see the caller of a request, with the name of its key')
@@ -100,9 +102,6 @@ export async function checkRules(steps: Steps, plugin: PluginDefinition, request
     }
     const usage = await steps.run('/api/usage', () => corral.json('/api/usage', undefined, ADMIN))
     assert.match(JSON.stringify(usage.body), /"tokens_in":[1-9]/, "a key's use of models is in its usage")
-
-    const { status: open } = await ask(body, {})
-    assert.equal(open, 401, `a request without a key is refused with 401, not ${open}`)
 
     assert.equal((await ask(withModel(body, ALIAS))).status, 200, `an alias of ${model} can be requested too`)
 

@@ -78,7 +78,7 @@ t.test('the API contract finds an API that answers without a key, whatever its f
 t.test('the filter contract names the hook that never ends', async t => {
   const filter = (on: object) => definePlugin({ name: 'shield', api: 1, setup: () => ({ on }) })
   for (const hook of ['request', 'event']) {
-    const message = new RegExp(`"shield" took longer than .* in its hook "${hook}"`)
+    const message = new RegExp(`shield\\\\" took longer than .* in its hook \\\\"${hook}`)
     await t.rejects(filterContract(filter({ [hook]: never }), { timeout }), { message }, hook)
   }
 })
