@@ -27,7 +27,7 @@ const CODES = [
     503,
     'queue_full too_busy engine_unreachable hub_rate_limited runtime_missing conversion_not_installed insufficient_memory'
   ],
-  [503, 'model_stopped model_deleted shutting_down draining'],
+  [503, 'model_stopped model_deleted shutting_down draining tools_unavailable'],
   [504, 'load_timeout'],
   [507, 'insufficient_storage storage_not_writable']
 ] as const
@@ -46,7 +46,7 @@ export const ERROR_STATUS = Object.fromEntries(
 /** 5xx codes for which a retry of the same request may help. All others get `x-should-retry: false`. */
 const RETRYABLE = new Set(
   errorCodes(
-    'queue_full too_busy engine_unreachable hub_rate_limited engine_crashed hub_unreachable copy_failed draining'
+    'queue_full too_busy engine_unreachable hub_rate_limited engine_crashed hub_unreachable copy_failed draining tools_unavailable'
   )
 )
 

@@ -31,6 +31,7 @@ import security from './people/security/index.ts'
 import usage from './people/usage/index.ts'
 import hardware from './running/hardware/index.ts'
 import scheduler from './running/scheduler/index.ts'
+import tools from './tools/mcp/index.ts'
 import metrics from './watching/metrics/index.ts'
 import tracing from './watching/tracing/index.ts'
 
@@ -69,6 +70,7 @@ export const builtInPlugins: FoundPlugin[] = [
   apiOllama,
   apiMcp,
   apiFiles,
+  tools,
   audit,
   metrics,
   tracing,

@@ -104,6 +104,8 @@ const ADVICE: Record<ErrorCode, string> = {
   model_stopped: 'The model was stopped during the answer. Send the request again.',
   model_deleted: 'The model was deleted during the answer.',
   shutting_down: 'The server is shutting down. Send the request again after it has restarted.',
+  tools_unavailable:
+    'A server of tools did not start or does not answer. The message says why, and `corral mcp check` shows it.',
   draining: 'The server is about to be stopped. Try again in a moment. `corral drain --undo` cancels this.',
   load_timeout: 'Loading made no progress for `runtimes.load_timeout`. `corral logs <model>` shows how far it got.',
   storage_not_writable:

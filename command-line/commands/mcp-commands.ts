@@ -8,6 +8,8 @@ import type { CommandContext } from '../context.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
+export { mcpCall, mcpCheck, mcpList } from './tool-commands.ts'
+
 type Message = Record<string, unknown>
 
 /** Passes each message of standard input to the server, and its replies to standard output. */

@@ -136,13 +136,17 @@ export async function withGrantedLease<Result>(
     question,
     hooked,
     signal
-  }: Prepared<{ lease: ModelLease & { model: ModelName }; growth: ContextGrowth | undefined }>,
+  }: Prepared<
+    { lease: ModelLease & { model: ModelName }; growth: ContextGrowth | undefined } & Pick<Question, 'session'>
+  >,
   more: Partial<LeaseRequest> & { mayRetry?: () => boolean },
   use: (lease: Lease) => Promise<Result>
 ): Promise<Result> {
   const { record } = reply.request
   record.waitBegan = performance.now()
-  const request = merged(merged(merged(question.lease, callerLease(reply)), more), { signal })
+  // Tools may have changed something, so an answer with their results does not begin again.
+  const mayRetry = () => !question.session?.hasRun && (more.mayRetry?.() ?? true)
+  const request = merged(merged(merged(question.lease, callerLease(reply)), more), { signal, mayRetry })
   const { growth } = question
   for (;;) {
     const grown = growth?.options.num_ctx
@@ -153,7 +157,8 @@ export async function withGrantedLease<Result>(
         async lease => {
           record.leased = performance.now()
           record.loadDuration = lease.loadDuration
-          record.tokens.reset()
+          if (question.session?.hasRun) record.tokens.another()
+          else record.tokens.reset()
           if (grown !== undefined) reply.header(GROWN_CONTEXT, `${lease.engine.contextSize}`)
           if (hooked) await hooks.leased(hooked)
           return await use(lease)

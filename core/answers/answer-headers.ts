@@ -8,6 +8,9 @@ export const DROPPED_MESSAGES = 'x-corral-dropped-messages'
 /** The header of a reply if corral ended the answer as if it had reached its limit. */
 export const STOPPED = 'x-corral-stopped'
 
+/** The tools that corral ran for the answer. */
+export const USED_TOOLS = 'x-corral-used-tools'
+
 /** Remembers which headers an event stream has sent. Headers that are set later become comments in the stream. */
 export function followHeaders(reply: FastifyReply) {
   let sent: Record<string, unknown> | undefined

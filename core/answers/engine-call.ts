@@ -9,6 +9,7 @@ import type { TokenTally } from '../http/request-record.ts'
 import { formatTraceParent } from '../http/trace-parent.ts'
 import { unsupportedOperation } from '../models/model-operations.ts'
 import { abortAfter } from '../system/abort-signals.ts'
+import { merged } from '../system/collections.ts'
 import type { Prepared } from './admission.ts'
 import { DROPPED_MESSAGES } from './answer-headers.ts'
 import { shorterConversation, withContextAdvice } from './full-context.ts'
@@ -54,23 +55,39 @@ export async function generate(
 ): Promise<void> {
   if (!hooked) return
   const { hooks } = deps
-  const filtered = async (deltas: readonly Delta[]) => {
+  const { session } = question
+  const filtering = (next: typeof take) => async (deltas: readonly Delta[]) => {
     const kept: Delta[] = []
     for (const delta of deltas) {
       const left = await hooks.event(delta, hooked)
       if (left) kept.push(left)
     }
-    if (kept.length > 0) await take(kept)
+    if (kept.length > 0) await next(kept)
   }
   const { tokens } = reply.request.record
-  const pass = hooks.hasEventFilters(hooked) ? filtered : take
-  const counted = (deltas: readonly Delta[]) => {
-    for (const delta of deltas) countDelta(tokens, delta)
-    return pass(deltas)
+  const through = hooks.hasEventFilters(hooked) ? filtering : (next: typeof take) => next
+  const askOnce = (asked: Question, next: typeof take) => {
+    const pass = through(next)
+    const counted = (deltas: readonly Delta[]) => {
+      for (const delta of deltas) countDelta(tokens, delta)
+      return pass(session ? session.shift(deltas) : deltas)
+    }
+    return ask(deps, lease, asked, reply, operationCall(lease, question.operation), counted, usage => {
+      onLoop?.()
+      return [{ finish: 'length', usage }]
+    })
   }
-  await ask(deps, lease, question, reply, operationCall(lease, question.operation), counted, usage => {
-    onLoop?.()
-    return [{ finish: 'length', usage }]
+  if (!session) return await askOnce(question, take)
+  await session.run(question.body!, {
+    ask: (body, next) => askOnce(merged(question, { body }), next),
+    give: through(take),
+    async again() {
+      tokens.another()
+      await lease.letOthers()
+      // This answer has used budgets too.
+      await hooks.again(hooked)
+    },
+    signal: lease.signal
   })
 }
 

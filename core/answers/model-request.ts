@@ -5,6 +5,7 @@ import type { Engines } from '../contracts/engines.ts'
 import type { Hooks } from '../contracts/hooks.ts'
 import type { Scheduler } from '../contracts/leases.ts'
 import type { Catalog } from '../contracts/models.ts'
+import type { ToolHost } from '../contracts/tool-host.ts'
 import { catalogFor } from '../models/allowed-models.ts'
 import { parseRequestedName } from '../models/model-name.ts'
 import { parseKeepAlive, parseRequestOptions } from '../models/options.ts'
@@ -17,6 +18,8 @@ export interface AnswerDependencies {
   scheduler: Scheduler
   engines: Pick<Engines, 'providerOf'>
   hooks: Hooks
+  /** The service that runs tools, if there is one. */
+  tools?: () => ToolHost | undefined
   surface: string
   /** Whether options may also be at the top level of a request, not only in `options`. */
   optionsAtTop?: boolean

@@ -17,6 +17,7 @@ import { ask, byteCall, countAborted, generate, reasonOf, requireCall, tokensIn 
 import { passedFields, withModelDefaults } from './engine-fields.ts'
 import { eventChannel } from './event-channel.ts'
 import { type AnswerDependencies, readModelRequest } from './model-request.ts'
+import { withHostTools } from './offered-tools.ts'
 import type { Answers, Preparation, Question, ResultEncoder } from './question.ts'
 import { withReadableMedia } from './readable-media.ts'
 import { modelLimits } from './request-limits.ts'
@@ -29,10 +30,11 @@ import { modelLimits } from './request-limits.ts'
 const wholeAnswer =
   (deps: AnswerDependencies): Answers['whole'] =>
   async (reply, asked, open) => {
-    const admitted = await admit(deps, reply, merged(asked, { whole: true }), asked.variant)
-    const prepared = await prepare(deps, reply, admitted, clientSignal(reply))
+    const signal = clientSignal(reply)
+    const tooled = await withHostTools(deps, reply, merged(asked, { whole: true }), signal)
+    const prepared = await prepare(deps, reply, await admit(deps, reply, tooled, asked.variant), signal)
     return await withGrantedLease(deps, reply, prepared, {}, async lease => {
-      const taker = await open(lease, preparation(deps, lease, prepared, reply))
+      const taker = await opened(tooled, () => open(lease, preparation(deps, lease, prepared, reply)))
       const onLoop = () => void reply.header(STOPPED, 'repeats')
       await generate(deps, lease, withBody(prepared, taker), reply, deltas => void taker.add(deltas), onLoop)
       return taker
@@ -44,7 +46,8 @@ const streamedAnswer =
   async (reply, asked, channel, open) => {
     const resumable = reply.server.resumable.begin(reply)
     const signal = resumable?.signal ?? clientSignal(reply)
-    const admitted = await admit(deps, reply, asked, asked.variant)
+    const tooled = await withHostTools(deps, reply, asked, signal)
+    const admitted = await admit(deps, reply, tooled, asked.variant)
     // Reading files can take longer than the first event may. Without files, hooks can still refuse with a status code.
     const early = hasFiles(admitted.body) ? undefined : await prepare(deps, reply, admitted, signal)
     // A resumable stream sends its headers as soon as it starts.
@@ -76,7 +79,8 @@ const streamedAnswer =
       await withGrantedLease(deps, reply, prepared, waiting, async leased => {
         stream.status = 'generating'
         const onLoop = () => void reply.header(STOPPED, 'repeats')
-        const inBytes = hooked && !deps.hooks.hasEventFilters(hooked) ? byteCall(leased.engine, question) : undefined
+        const isPlain = hooked && !question.session && !deps.hooks.hasEventFilters(hooked)
+        const inBytes = isPlain ? byteCall(leased.engine, question) : undefined
         if (channel.bytes && inBytes) {
           const rewrite = channel.bytes(leased)
           const take = (bytes: Buffer) => write(rewrite(bytes))
@@ -87,7 +91,7 @@ const streamedAnswer =
           await ask(deps, leased, question, reply, inBytes, take, end)
           return stream.end()
         }
-        const writer = await open(leased, preparation(deps, leased, prepared, reply))
+        const writer = await opened(tooled, () => open(leased, preparation(deps, leased, prepared, reply)))
         const begun = writer.body === undefined ? undefined : writer.add([])
         if (begun) await write(begun)
         const take = (deltas: readonly Delta[]) => {
@@ -102,6 +106,11 @@ const streamedAnswer =
     await endWithFailure(stream, reply.request, channel.failure, answer, channel.failsInStream)
   }
 
+/** The taker of an answer: a new one for each attempt, until tools have run. */
+async function opened<Taker>({ session }: Question, open: () => Taker | Promise<Taker>): Promise<Taker> {
+  return session ? await session.open(open) : await open()
+}
+
 function preparation(deps: AnswerDependencies, lease: Lease, prepared: Prepared, reply: FastifyReply): Preparation {
   const { tokens } = reply.request.record
   return {
@@ -115,7 +124,9 @@ function preparation(deps: AnswerDependencies, lease: Lease, prepared: Prepared,
       }
     },
     async ask(body, take) {
-      await generate(deps, lease, withBody(prepared, { body }), reply, deltas => void take(deltas))
+      const { question, ...rest } = withBody(prepared, { body })
+      const plain = { ...rest, question: merged(question, { session: undefined }) }
+      await generate(deps, lease, plain, reply, deltas => void take(deltas))
       tokens.another()
     }
   }
@@ -128,8 +139,9 @@ function withBody({ question, hooked, signal }: Prepared, { body }: AnswerTaker)
 
 /** Passes deltas to a plugin that writes its own reply. @throws CorralError if the answer fails or is incomplete */
 async function passedAnswer(deps: AnswerDependencies, reply: FastifyReply, asked: Question, take: AnswerSink['take']) {
-  const admitted = await admit(deps, reply, asked, asked.variant)
-  const prepared = await prepare(deps, reply, admitted, clientSignal(reply))
+  const signal = clientSignal(reply)
+  const tooled = await withHostTools(deps, reply, asked, signal)
+  const prepared = await prepare(deps, reply, await admit(deps, reply, tooled, asked.variant), signal)
   let begun = false
   await withGrantedLease(deps, reply, prepared, { mayRetry: () => !begun }, lease =>
     generate(deps, lease, prepared, reply, deltas => {
@@ -263,6 +275,7 @@ export function createAnswers(deps: AnswerDependencies): Answers {
     once: askOnce(deps),
     prompt: askPrompt(deps),
     result: operationAnswer(deps),
+    tools: () => deps.tools?.(),
     limits: caller => modelLimits(deps.config, deps.scheduler.running(), caller)
   }
 }

@@ -5,12 +5,14 @@ import type { AnswerControls, Delta, Engine, EngineFields, TokenUsage } from '..
 import type { Operation } from '../contracts/hooks.ts'
 import type { Lease, LeaseRequest } from '../contracts/leases.ts'
 import type { Model } from '../contracts/models.ts'
+import type { ToolHost, ToolRequest } from '../contracts/tool-host.ts'
 import type { ReplyStreamOptions } from '../http/reply-stream.ts'
 import type { TokenTally } from '../http/request-record.ts'
 import type { RequestedName } from '../models/model-name.ts'
 import type { OverflowPolicy, ParsedOptions } from '../models/options.ts'
 import type { CallerLease } from './caller-lease.ts'
 import type { ContextGrowth } from './grow-context.ts'
+import type { ToolSession } from './tool-loop.ts'
 
 /** An API's request to a model, in OpenAI's format. Its lease needs no mode: the operation and the model decide. */
 export interface Question {
@@ -31,6 +33,10 @@ export interface Question {
   used?(usage: TokenUsage, choice: number): void
   /** Called with the lease before the engine is asked. @throws CorralError if the engine cannot answer */
   check?(lease: Lease): void
+  /** Tools that corral runs for the model. The header `X-Corral-Tools` and the model's settings add to them. */
+  tools?: ToolRequest | undefined
+  /** The state of these tools; set by `Answers`. */
+  session?: ToolSession | undefined
 }
 
 export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | keyof CallerLease> & {
@@ -129,6 +135,8 @@ export interface Answers {
     name: Name,
     asked: { body: EngineFields; lease: ModelLease }
   ): Promise<Awaited<ReturnType<NonNullable<Engine[Name]>>>>
+  /** The service that runs tools, if it has any. */
+  tools(): ToolHost | undefined
   /** Returns a function for the contexts that a caller's lists of models show. */
   limits(caller: Pick<Caller, 'bounds'>): (variant: Model) => ModelLimits
 }

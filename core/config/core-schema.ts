@@ -152,6 +152,7 @@ export const ModelSettingsSchema = Group(
       })
     }),
     ngram: Type.Boolean(),
+    tools: Type.Array(Type.String({ minLength: 1 }), { uniqueItems: true, maxItems: 32 }),
     lora: Type.Array(
       Group({
         path: Path({ minLength: 1 }),

@@ -53,6 +53,8 @@ export interface EffectiveSettings {
   /** How many nodes of a cluster have it in memory; a `max` of 0 is unlimited. */
   replicas: { min?: number; max?: number }
   overflow: OverflowPolicy
+  /** Tools that corral runs for it: `files`, `search.web_search`. */
+  tools: readonly string[]
   /** Whether a longer prompt gets a larger context, because nobody has set one. */
   growsContext: boolean
   /** Limits of one request, unless its key sets others. */
@@ -108,6 +110,7 @@ export function readSettings(
     maxConcurrent: section.max_concurrent,
     replicas: Object.assign({}, ...sections.map(({ replicas }) => replicas)),
     overflow: layers.findLast(({ overflow }) => overflow)?.overflow ?? 'error',
+    tools: section.tools ?? [],
     growsContext:
       context === 'grow' && first === DEFAULT_LOAD_OPTIONS.num_ctx && others.every(given => given === undefined),
     bounds: { ...config.limits, ...limits },

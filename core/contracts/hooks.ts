@@ -56,6 +56,8 @@ export interface CapturedChoice {
   content?: string
   thinking?: string
   toolCalls?: { name: string; arguments: string }[]
+  /** Results of tools that corral ran. */
+  toolResults?: { server: string; tool: string; output: string }[]
   /** As in `Delta`. */
   finish?: string
 }

@@ -7,7 +7,14 @@ import { untilAborted } from '../system/abort-signals.ts'
 import { DeadlineError, hookFailure, hookTimeout, within } from './plugin-error.ts'
 
 type HookName = keyof PluginHooks
-type Observer = 'modelLoaded' | 'modelUnloaded' | 'loadFailed' | 'pullFinished' | 'pullFailed' | 'administered'
+type Observer =
+  | 'modelLoaded'
+  | 'modelUnloaded'
+  | 'loadFailed'
+  | 'pullFinished'
+  | 'pullFailed'
+  | 'administered'
+  | 'toolCalled'
 
 type Holder = { hooks: PluginHooks }
 
@@ -25,6 +32,7 @@ export class HookRegistry implements Hooks {
   readonly pullFinished = this.#observer('pullFinished')
   readonly pullFailed = this.#observer('pullFailed')
   readonly administered = this.#observer('administered')
+  readonly toolCalled = this.#observer('toolCalled')
 
   /** @param timeout returns the maximum milliseconds of a hook, 0 for unlimited */
   constructor(log: FastifyBaseLogger, timeout: () => number = () => 0) {
@@ -65,7 +73,11 @@ export class HookRegistry implements Hooks {
     return this.#has('leased') ? this.#ask('leased', request) : undefined
   }
 
-  async #ask(hook: 'request' | 'leased', request: HookedRequest): Promise<void> {
+  again(request: HookedRequest): Promise<void> {
+    return this.#ask('again', request)
+  }
+
+  async #ask(hook: 'request' | 'leased' | 'again', request: HookedRequest): Promise<void> {
     for (const [plugin, { hooks }] of this.#of(request)) {
       if (!hooks[hook]) continue
       const pending = this.#filter(plugin, hook, request.signal, () => hooks[hook]?.(request))

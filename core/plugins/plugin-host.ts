@@ -308,11 +308,15 @@ export class PluginHost {
 
   /** @throws PluginError if no active plugin offers it. */
   service<Name extends ServiceName>(name: Name): Services[Name] {
-    for (const { offer } of (this.#next ?? this.#entries).filter(entry => !isOut(entry))) {
-      const found = offer?.services?.[name]
-      if (found !== undefined) return found as Services[Name]
-    }
+    const found = this.#find(name)
+    if (found !== undefined) return found
     throw new PluginError('plugin_service_missing', name, `No active plugin offers the service "${name}".`)
+  }
+
+  #find<Name extends ServiceName>(name: Name): Services[Name] | undefined {
+    const entries = (this.#next ?? this.#entries).filter(entry => !isOut(entry))
+    const offering = entries.find(({ offer }) => offer?.services?.[name] !== undefined)
+    return offering?.offer?.services?.[name] as Services[Name] | undefined
   }
 
   #usable(): PluginEntry[] {
@@ -386,7 +390,7 @@ export class PluginHost {
     const { config, logs, signal } = this.#options
     const asking = (): AnswerDependencies => ({
       ...{ catalog: this.service('catalog'), scheduler: this.service('scheduler'), engines: this.service('engines') },
-      ...{ hooks: this.#hooks, config: config.core, surface: name }
+      ...{ hooks: this.#hooks, config: config.core, surface: name, tools: () => this.#find('tools')?.host }
     })
     return {
       log: logs.part(name),

@@ -7,7 +7,7 @@ type Members = [functions: string, others?: string]
 const DEFINITION: Members = ['models setup', 'name api description offers needs optional options engineOptions']
 const OFFER: Members = ['hooks routes start check reload stop', 'services on web']
 const ON: Members = [
-  'request leased event eventsOf capture modelLoaded modelUnloaded loadFailed pullFinished pullFailed administered stateChanged'
+  'request leased again event eventsOf capture modelLoaded modelUnloaded loadFailed pullFinished pullFailed administered stateChanged toolCalled'
 ]
 
 /** Why members are invalid: unknown keys, or values that are not functions. Each is the end of a sentence. */

@@ -2,6 +2,7 @@ import { accessSync, constants, statSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { constants as osConstants } from 'node:os'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
+import type { Writable } from 'node:stream'
 import { formatBytes } from './bytes.ts'
 import { type ToolPurpose, toolEnvironment } from './tool-environment.ts'
 
@@ -21,9 +22,10 @@ const MEMORY_INTERVAL = 100
  * end of standard input, which comes when corral closes it or dies, even by `kill -9`. The helper first asks the group
  * to end, and the shell waits for the tool to end. This matters for ninja, which puts its compilers into their own
  * groups, so only ninja can end those.
+ * @param talks whether standard input is the tool's own, and the end to wait for is that of descriptor 3
  */
-const watchdog = (grace: number) => `
-exec 3<&0 </dev/null
+const watchdog = (grace: number, talks: boolean) => `
+${talks ? '' : 'exec 3<&0 </dev/null'}
 (
   trap '' TERM
   while read -r _ <&3; do :; done
@@ -67,6 +69,8 @@ export interface ToolOptions {
   onLine?: (line: string, stream: 'stdout' | 'stderr') => void
   /** Also gets every line. */
   log?: ToolLog
+  /** Instead of reading its output line by line, exchanges bytes with it over its standard input and output. */
+  talk?: { begin(input: Writable): void; take(output: Buffer): void }
 }
 
 type ToolOutput = { stdout: string[]; stderr: string[] }
@@ -158,7 +162,7 @@ const signalName = (exitCode = 0) =>
 export async function runTool(command: string, args: readonly string[], options: ToolOptions = {}) {
   // Loaded lazily: tools are rare, and this would slow down the start.
   const { execa } = await import('execa')
-  const { signal, onLine, log } = options
+  const { signal, onLine, log, talk } = options
   signal?.throwIfAborted()
   const env = options.env ?? process.env
   const program = findExecutable(command, env)
@@ -167,19 +171,20 @@ export async function runTool(command: string, args: readonly string[], options:
   const windows = process.platform === 'win32'
   const [file, fileArguments] = windows
     ? [program, [...args]]
-    : ['/bin/sh', ['-c', watchdog(options.grace ?? GRACE_MS), 'corral-tool', program, ...args]]
+    : ['/bin/sh', ['-c', watchdog(options.grace ?? GRACE_MS, talk !== undefined), 'corral-tool', program, ...args]]
   const child = execa(file, fileArguments, {
     cwd: options.cwd ?? dirname(process.execPath),
     env: { ...toolEnvironment(env, options.purpose), ...options.variables },
     extendEnv: false,
-    stdin: 'pipe',
+    stdio: ['pipe', 'pipe', 'pipe', ...(talk && !windows ? (['pipe'] as const) : [])],
     buffer: false,
     reject: false,
     detached: !windows,
     cleanup: windows,
     windowsHide: true
   })
-  if (windows) child.stdin.end()
+  const lifeline = (talk && !windows ? child.stdio[3] : child.stdin) as unknown as Writable
+  if (windows && !talk) child.stdin.end()
   options.onStart?.(windows ? undefined : child.pid)
 
   const output: ToolOutput = { stdout: [], stderr: [] }
@@ -189,7 +194,9 @@ export async function runTool(command: string, args: readonly string[], options:
     if (lines.length > TAIL_LINES) lines.shift()
   }
   let listenerFailure: unknown
-  const splitters = (['stdout', 'stderr'] as const).map(name => {
+  talk?.begin(child.stdin)
+  if (talk) child.stdout.on('data', (bytes: Buffer) => talk.take(bytes))
+  const splitters = (talk ? (['stderr'] as const) : (['stdout', 'stderr'] as const)).map(name => {
     const splitter = lineSplitter(line => {
       keep(output[name], line)
       keep(tail, line)
@@ -207,7 +214,7 @@ export async function runTool(command: string, args: readonly string[], options:
   })
 
   function end(): void {
-    if (!windows) child.stdin.destroy()
+    if (!windows) lifeline.destroy()
     else
       void execa(findExecutable('taskkill', env) ?? 'taskkill', ['/T', '/F', '/PID', `${child.pid}`], { reject: false })
   }
@@ -225,9 +232,11 @@ export async function runTool(command: string, args: readonly string[], options:
   const timer = timeout ? setTimeout(expire, timeout) : undefined
   const watch = maxMemory ? setInterval(checkMemory, MEMORY_INTERVAL) : undefined
   signal?.addEventListener('abort', end, { once: true })
-  child.stdin.on('error', () => {
-    // The tool has ended without reading its input.
-  })
+  for (const stream of new Set([child.stdin, lifeline])) {
+    stream.on('error', () => {
+      // The tool has ended without reading its input.
+    })
+  }
   child.once('exit', () => {
     // Processes that the tool left running, such as a daemon, must not keep the pipes open forever.
     setTimeout(() => {

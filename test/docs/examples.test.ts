@@ -44,6 +44,8 @@ const REFUSED: Record<string, number[]> = {
   createBatch: [404],
   // Browsers store conversations by default.
   putConversation: [404],
+  // There are no servers of tools.
+  callTool: [400],
   // The link is not from this server.
   createSession: [410],
   // The model does not support infill. Whether it is loaded depends on earlier examples.

@@ -5,6 +5,7 @@ import { parse } from 'yaml'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { importModels, MODELS, writeModels } from '../plugins/apis/openai/media/support.ts'
 import { TINY_CHAT } from '../plugins/models/download/support.ts'
+import { ADDER, toolProgram } from '../plugins/tools/support.ts'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 import { newFolder } from '../support/folder.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
@@ -24,7 +25,16 @@ const hub = await startHubEmulator(t, {
 const caches = newFolder(t)
 const corral = await startCorral(t, {
   env: { HF_ENDPOINT: hub.url, HF_HOME: caches, HF_TOKEN: '', HF_HUB_OFFLINE: '' },
-  config: 'defaults:\n  num_parallel: 2\n  temperature: 0\nweb:\n  conversations: server\n'
+  config: `defaults:
+  num_parallel: 2
+  temperature: 0
+web:
+  conversations: server
+mcp:
+  servers:
+    math: { command: node, arguments: [${toolProgram(t, ADDER)}] }
+    absent: { command: /nothing/here }
+`
 })
 // Fetched before models are installed, because its examples name installed models.
 const document = (await corral.json('/openapi.json')).body

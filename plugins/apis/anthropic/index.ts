@@ -28,6 +28,7 @@ import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { ClearedSteps, clearedContext, manageContext } from './context-management.ts'
 import { MessageEvents, type MessageHead } from './message-events.ts'
 import { engineRequest } from './message-request.ts'
+import { takeHostedTools } from './message-tools.ts'
 import * as schemas from './schemas.ts'
 
 export default definePlugin({
@@ -131,7 +132,9 @@ function toQuestion(
   reply: FastifyReply
 ) {
   const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, reply.request.caller)
-  const { body, places, ignored, ...named } = engineRequest(request, sampling)
+  const host = deps.answers.tools()
+  const hosted = host && takeHostedTools(request, host)
+  const { body, places, ignored, ...named } = engineRequest(hosted?.request ?? request, sampling)
   reportIgnoredTools(reply, ignored)
   const newest = `messages.${request.messages.findLastIndex(({ role }) => role === 'user')}.`
   const usable = withUsableMedia(body.messages, variant, settings.engine, (message, part) => {
@@ -146,7 +149,8 @@ function toQuestion(
     lease,
     variant,
     overflow,
-    stopText
+    stopText,
+    tools: hosted?.tools
   } satisfies Question
   return { question, ...named }
 }

@@ -1,7 +1,9 @@
 import type { Delta, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
+import type { HostedEvent } from '../../../core/contracts/tool-host.ts'
 import { parseAnyJson } from '../../../core/system/json-object.ts'
 import type { ManagedContext } from './context-management.ts'
 import { toClientId } from './history.ts'
+import { hostedBlock } from './message-tools.ts'
 import type { BlockDelta, Message, MessageEvent, ReplyBlock, StopReason, Usage } from './schemas.ts'
 
 type Prose = 'text' | 'thinking'
@@ -79,10 +81,11 @@ export class MessageEvents {
   }
 
   add(deltas: readonly Delta[]): MessageEvent[] {
-    for (const { choice, reading, usage, thinking, content, toolCalls = [], finish, stopSequence } of deltas) {
+    for (const { choice, reading, usage, thinking, content, toolCalls = [], finish, stopSequence, hosted } of deltas) {
       if (choice) continue
       if (reading) this.#usage = { ...this.#usage, promptTokens: reading.total, cachedTokens: reading.cached }
       this.#usage = usage ?? this.#usage
+      if (hosted) this.#host(hosted)
       if (thinking && !this.#head.omitThinking) this.#say('thinking', thinking)
       if (content) this.#say('text', content)
       for (const piece of toolCalls) this.#call(piece)
@@ -202,6 +205,18 @@ export class MessageEvents {
       this.#begin(kind, kind === 'text' ? { type: kind, text: '' } : { type: kind, thinking: '', signature: '' })
     }
     this.#delta(kind === 'text' ? { type: 'text_delta', text: said } : { type: 'thinking_delta', thinking: said })
+  }
+
+  /** Adds a block of a tool that corral runs, which is complete at once. */
+  #host(event: HostedEvent): void {
+    const block = hostedBlock(event)
+    if (!block) return
+    this.#close()
+    const { input } = block as { input?: unknown }
+    this.#begin('text', input === undefined ? block : ({ ...block, input: {} } as ReplyBlock))
+    if (input !== undefined) this.#delta({ type: 'input_json_delta', partial_json: JSON.stringify(input) })
+    this.#close()
+    Object.assign(this.#content.at(-1)!, block)
   }
 
   /** The engine sends one call after the other. */

@@ -134,6 +134,16 @@ const ReplyBlock = Type.Union(
       content: OrNull(Type.String()),
       encrypted_content: Type.Null(),
       tool_changes: Type.Array(Loose({}))
+    }),
+    Loose({
+      type: Type.Enum(['mcp_tool_use', 'mcp_tool_result', 'server_tool_use', 'web_search_tool_result']),
+      id: Type.Optional(Type.String()),
+      name: Type.Optional(Type.String()),
+      server_name: Type.Optional(Type.String()),
+      input: Type.Optional(Type.Unknown()),
+      tool_use_id: Type.Optional(Type.String()),
+      is_error: Type.Optional(Type.Boolean()),
+      content: Type.Optional(Type.Unknown())
     })
   ],
   { title: 'AnthropicBlock' }

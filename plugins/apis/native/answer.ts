@@ -6,6 +6,7 @@ import type { AnswerWriter } from '../../../core/contracts/answers.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { Framing } from '../../../core/contracts/native-api.ts'
+import type { HostedEvent, ToolRequest } from '../../../core/contracts/tool-host.ts'
 import type { RequestRecord } from '../../../core/http/request-record.ts'
 import { ANSWER_ERRORS, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { requireRole } from '../../../core/http/roles.ts'
@@ -24,6 +25,8 @@ interface Fragment {
   thinking: string
   /** Complete calls. They are all sent with the event that ends the answer. */
   toolCalls: object[]
+  /** What happened to tools that corral runs. */
+  hosted?: object[] | undefined
   /** Tokens with the requested number of alternatives, or without the field if none were requested. */
   logprobs?: object[]
 }
@@ -93,6 +96,7 @@ class NativeAnswer implements AnswerWriter {
       // This API has a single choice, even if the options set "n".
       if (delta.choice) continue
       const { content = '', thinking = '', finish } = delta
+      const hosted = delta.hosted && hostedCalls(delta.hosted)
       const logprobs = delta.logprobs?.map(token => this.#wantedProbabilities(token))
       if (this.#context.turns) this.#text += content
       for (const piece of delta.toolCalls ?? []) addCallPiece(this.#calls, piece)
@@ -104,9 +108,10 @@ class NativeAnswer implements AnswerWriter {
         whole.content += content
         whole.thinking += thinking
         whole.toolCalls.push(...toolCalls)
+        if (hosted) whole.hosted = [...(whole.hosted ?? []), ...hosted]
         if (logprobs) whole.logprobs = [...(whole.logprobs ?? []), ...logprobs]
-      } else if (content || thinking || toolCalls.length || logprobs?.length) {
-        const part = { content, thinking, toolCalls, ...(logprobs && { logprobs }) }
+      } else if (content || thinking || toolCalls.length || logprobs?.length || hosted?.length) {
+        const part = { content, thinking, toolCalls, hosted, ...(logprobs && { logprobs }) }
         out += this.#frame(this.#context.shape.fragment(part), NOT_DONE)
       }
     }
@@ -160,6 +165,20 @@ class NativeAnswer implements AnswerWriter {
   }
 }
 
+function hostedCalls(event: HostedEvent): object[] {
+  if (event.type === 'tools') return []
+  const { type, call, ...result } = event
+  const { id, approval, server, tool, name, arguments: given } = call
+  return [{ type, id: type === 'approval' ? approval : id, server, tool, name, arguments: given, ...result }]
+}
+
+/** Reads what a chat says about tools that corral runs. */
+function toolRequest({ mcp }: schemas.ChatRequest): ToolRequest | undefined {
+  if (!mcp) return undefined
+  const decisions = (mcp.approvals ?? []).map((each, at) => ({ ...each, param: `mcp.approvals[${at}].id` }))
+  return { wanted: [], approves: mcp.approves === true, decisions }
+}
+
 async function answer(
   deps: NativeDependencies,
   reply: FastifyReply,
@@ -196,6 +215,7 @@ async function answer(
   const question: Question = {
     operation: 'chat',
     ...call,
+    tools: 'messages' in body ? toolRequest(body) : undefined,
     lease: { model: name, options: options.load, keepAlive, loadOnly },
     variant,
     overflow: options.overflow ?? truncation(body) ?? (deps.truncates ? 'drop_oldest' : settings.overflow)
@@ -218,13 +238,14 @@ async function answer(
 }
 
 const CHAT: AnswerShape = {
-  fragment: ({ content, thinking, toolCalls, logprobs }) => ({
+  fragment: ({ content, thinking, toolCalls, hosted, logprobs }) => ({
     message: {
       role: 'assistant',
       content,
       ...(thinking ? { thinking } : {}),
       ...(toolCalls.length ? { tool_calls: toolCalls } : {})
     },
+    ...(hosted?.length ? { mcp: hosted } : {}),
     ...(logprobs ? { logprobs } : {})
   }),
   // Ollama's Python client needs a message in every NDJSON line. An SSE stream ends without one.

@@ -37,10 +37,11 @@ export const AuditEntrySchema = Titled('AuditEntry', {
   ),
   event: Type.Optional(
     Text(
-      'For entries that are not requests: started, stopped, key_created, key_replaced, key_revoked, session_created, session_ended, refusals_omitted, lines_lost, capture_ended …'
+      'For entries that are not requests: started, stopped, key_created, key_replaced, key_revoked, session_created, session_ended, tool_called, refusals_omitted, lines_lost, capture_ended …'
     )
   ),
-  by: Type.Optional(Text('What caused the event, such as keys.json'))
+  by: Type.Optional(Text('What caused the event, such as keys.json')),
+  digest: Type.Optional(Text('SHA-256 of the arguments of a called tool'))
 })
 export type AuditEntry = Static<typeof AuditEntrySchema>
 

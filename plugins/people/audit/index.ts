@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import { Bytes } from '../../../core/config/core-schema.ts'
 import type { AdminEvent } from '../../../core/contracts/hooks.ts'
+import type { ToolCallEvent } from '../../../core/contracts/tool-host.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { auditRoutes } from './audit-routes.ts'
@@ -56,6 +57,11 @@ export default definePlugin({
         administered({ change, target, by }: AdminEvent) {
           trail.note({ event: change, target, by })
           if (change === 'key_revoked') captures.keyRevoked(target)
+        },
+        toolCalled({ server, tool, digest, result, milliseconds: ms, caller, requestId }: ToolCallEvent) {
+          const { name, role, address } = caller
+          const by = { ...(name !== undefined && { key: name }), role, address, requestId }
+          trail.note({ event: 'tool_called', target: `${server}.${tool}`, ...by, code: result, ms, digest })
         }
       }),
       hooks: async app =>

@@ -63,11 +63,8 @@ export class RateLimits implements Usage {
       const budgets = budgetsFor(caller, model, config.limits, ofModel)
       return budgets.length === 0 ? undefined : this.#admit(hooked, budgets)
     },
-    leased: hooked => {
-      const request = hooked.reply?.request
-      const { admission } = request ?? {}
-      return request && admission?.budgets.some(ofTokens) ? this.#recheck(hooked, request, admission) : undefined
-    }
+    leased: hooked => this.#checkAgain(hooked),
+    again: hooked => this.#checkAgain(hooked)
   }
 
   attach(app: FastifyInstance): void {
@@ -125,6 +122,12 @@ export class RateLimits implements Usage {
       reply.headers(rateLimitHeaders(states, dialectOf(hooked), now))
       reply.request.admission = admission
     })
+  }
+
+  #checkAgain(hooked: HookedRequest): Promise<void> | undefined {
+    const request = hooked.reply?.request
+    const { admission } = request ?? {}
+    return request && admission?.budgets.some(ofTokens) ? this.#recheck(hooked, request, admission) : undefined
   }
 
   #recheck(hooked: HookedRequest, asking: FastifyRequest, admission: Admission): Promise<void> | undefined {

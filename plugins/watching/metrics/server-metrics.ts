@@ -36,6 +36,7 @@ export function modelMetrics(registry: Registry, values: LabelValues): PluginHoo
   const unloads = new Counter(about('corral_unloads_total', 'model', 'reason'))
   const engineFailures = new Counter(about('corral_engine_failures_total', 'model', 'cause'))
   const pulls = new Counter(about('corral_downloads_total', 'outcome', 'code'))
+  const toolCalls = new Counter(about('corral_tool_calls_total', 'server', 'result'))
   return {
     modelLoaded({ model, milliseconds }) {
       loads.observe({ model: values.model(model) }, milliseconds / 1000)
@@ -48,7 +49,8 @@ export function modelMetrics(registry: Registry, values: LabelValues): PluginHoo
       loadFailures.inc({ model: values.model(model), code, cause })
     },
     pullFinished: () => pulls.inc({ outcome: 'stored', code: '' }),
-    pullFailed: ({ code }) => pulls.inc({ outcome: 'failed', code })
+    pullFailed: ({ code }) => pulls.inc({ outcome: 'failed', code }),
+    toolCalled: ({ server, result }) => toolCalls.inc({ server, result })
   }
 }
 

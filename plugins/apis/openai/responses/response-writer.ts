@@ -1,10 +1,12 @@
 import { callArguments } from '../../../../core/answers/call-arguments.ts'
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../../core/contracts/engines.ts'
+import type { HostedEvent } from '../../../../core/contracts/tool-host.ts'
 import { type CorralError, errorCodes } from '../../../../core/errors.ts'
 import { OPENAI_CONTEXT_CODE, openaiErrorBody } from '../../../../core/http/openai-error.ts'
 import { FreeformInput } from '../freeform-tools.ts'
 import { chatLogprobs } from '../openai-answer.ts'
 import { type EngineRequest, newId } from './response-request.ts'
+import { hostedStep } from './response-tools.ts'
 import type {
   CompactionItem,
   CustomToolCall,
@@ -31,6 +33,8 @@ export interface ResponseHead {
   engine: EngineRequest
   sampling: Record<string, unknown>
   truncation: 'auto' | 'disabled'
+  /** The servers whose tools the conversation lists already. */
+  listed?: ReadonlySet<unknown>
 }
 
 type Ending = 'completed' | 'incomplete'
@@ -46,6 +50,8 @@ export class ResponseWriter {
   #open: OutputItem | undefined
   /** The open item if it is a call, and its index in the engine's answer. */
   #call: { index: number; writer: CallWriter } | undefined
+  /** The latest item of a tool that corral runs. */
+  #hosted: OutputItem | undefined
   #began = false
   #sequence = 0
   #ending: Ending = 'completed'
@@ -67,10 +73,11 @@ export class ResponseWriter {
   }
 
   add(deltas: readonly Delta[]): ResponseEvent[] {
-    for (const { choice, thinking, content, toolCalls = [], logprobs = [], usage, finish } of deltas) {
+    for (const { choice, thinking, content, toolCalls = [], logprobs = [], usage, finish, hosted } of deltas) {
       if (choice) continue
       if (usage) this.#count(usage, Boolean(thinking))
       if (finish === 'length') this.#ending = 'incomplete'
+      if (hosted) this.#host(hosted)
       if (thinking) this.#reason(thinking)
       if (content) this.#say(content, logprobs)
       for (const piece of toolCalls) this.#callTool(piece)
@@ -196,9 +203,31 @@ export class ResponseWriter {
     for (const event of this.#call.writer.add(json)) this.#itemEvent(...event)
   }
 
+  /** Adds what happened to a tool that corral runs. */
+  #host(event: HostedEvent): void {
+    if (event.type === 'tools' && this.#head.listed?.has(event.label)) return
+    const { begins, events, ends } = hostedStep(event, newId) ?? { events: [] }
+    if (begins) {
+      this.#add(begins)
+      this.#hosted = begins
+    }
+    // The user has denied it, so that it was never begun.
+    if (!this.#hosted || this.#open !== this.#hosted) return
+    for (const [type, fields] of events) this.#itemEvent(`response.${type}`, fields)
+    if (!ends) return
+    Object.assign(this.#open, ends)
+    this.#close('completed')
+  }
+
   #close(status: Ending): void {
     const item = this.#open
     if (!item) return
+    if (item === this.#hosted) {
+      if ((item.status as string) === 'in_progress') item.status = 'incomplete'
+      this.#event('response.output_item.done', { output_index: this.#output.length - 1, item })
+      this.#open = undefined
+      return
+    }
     // A patch is either complete or in progress.
     item.status = status === 'incomplete' && item.type === 'apply_patch_call' ? 'in_progress' : status
     if (this.#call) for (const event of this.#call.writer.end()) this.#itemEvent(...event)

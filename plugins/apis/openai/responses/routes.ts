@@ -11,6 +11,7 @@ import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/respons
 import { addedTools } from './call-items.ts'
 import { compact, compactedWindow, requestedCompaction, sinceCompaction, withTrigger } from './compaction.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
+import { takeHostedTools, withoutDecided } from './response-tools.ts'
 import { isFinal, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
 import * as schemas from './schemas.ts'
 import { itemPage, type StoredResponses } from './stored-responses.ts'
@@ -113,9 +114,13 @@ function parseRequest(
   const { variant, settings, options, lease } = readModelRequest(deps, request, caller)
   const placed = conversation(deps.stored, caller.owner, request)
   const added = placed.flatMap(({ item, place }) => addedTools(item, [place ?? 'previous_response_id']))
-  const engine = engineRequest(request, options, added)
+  const host = deps.answers.tools()
+  const hosted = host && takeHostedTools(request, placed, host, caller.owner)
+  const engine = engineRequest(hosted?.request ?? request, options, added)
+  if (hosted) engine.tools.shown.push(...hosted.shown)
   reportIgnoredTools(reply, engine.tools.ignored)
-  const { messages, places } = engineMessages(sinceCompaction(placed), request.instructions ?? undefined)
+  const conversed = withoutDecided(sinceCompaction(placed), hosted?.tools.decisions ?? [])
+  const { messages, places } = engineMessages(conversed, request.instructions ?? undefined)
   if (placed.length === 0) {
     throw invalidRequest('input', '"input" is missing. It must be text or a non-empty list of items.')
   }
@@ -132,7 +137,12 @@ function parseRequest(
       request,
       engine,
       sampling,
-      truncation: overflow === 'drop_oldest' ? 'auto' : 'disabled'
+      truncation: overflow === 'drop_oldest' ? 'auto' : 'disabled',
+      listed: new Set(
+        placed.flatMap(({ item }) =>
+          item.type === 'mcp_list_tools' ? [(item as { server_label?: unknown }).server_label] : []
+        )
+      )
     } satisfies ResponseHead,
     placed,
     compaction,
@@ -142,6 +152,7 @@ function parseRequest(
       lease,
       variant,
       overflow,
+      tools: hosted?.tools,
       // Reasoning tokens are determined from the counts of each piece.
       countEach: variant.metadata.capabilities.includes('thinking')
     } satisfies Question

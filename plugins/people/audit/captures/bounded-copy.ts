@@ -61,7 +61,7 @@ export class AnswerText {
     this.#budget = budget
   }
 
-  add({ choice = 0, content, thinking, toolCalls, finish }: Delta): void {
+  add({ choice = 0, content, thinking, toolCalls, finish, hosted }: Delta): void {
     const budget = this.#budget
     if (budget.left <= 0 || choice >= 1000) {
       budget.cut ||= Boolean(content || thinking || toolCalls)
@@ -78,6 +78,11 @@ export class AnswerText {
       call.name += name ?? ''
       call.arguments += text
       budget.left -= text.length
+    }
+    if (hosted?.type === 'result') {
+      const { server, tool } = hosted.call
+      into.toolResults ??= []
+      into.toolResults.push({ server, tool, output: boundedText(hosted.output, budget) })
     }
     if (finish) into.finish = finish
     budget.left -= (content?.length ?? 0) + (thinking?.length ?? 0)

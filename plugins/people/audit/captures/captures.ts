@@ -71,6 +71,9 @@ export const CaptureRecordSchema = Titled('CaptureRecord', {
       content: Type.Optional(Type.String()),
       thinking: Type.Optional(Type.String()),
       toolCalls: Type.Optional(Type.Array(Loose({ name: Type.String(), arguments: Type.String() }))),
+      toolResults: Type.Optional(
+        Type.Array(Loose({ server: Type.String(), tool: Type.String(), output: Type.String() }))
+      ),
       finish: Type.Optional(Type.String())
     }),
     { description: 'Text of each choice of the answer; empty for vectors and scores' }

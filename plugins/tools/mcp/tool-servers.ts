@@ -1,0 +1,240 @@
+import { createHash, randomBytes } from 'node:crypto'
+import type { CallToolResult } from '@modelcontextprotocol/client'
+import { unknownToolServer } from '../../../core/answers/offered-tools.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import type { Hooks } from '../../../core/contracts/hooks.ts'
+import type {
+  HostedCall,
+  HostTool,
+  ToolCallEvent,
+  ToolCallRequest,
+  ToolHost,
+  WantedTools
+} from '../../../core/contracts/tool-host.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { hasRole } from '../../../core/http/roles.ts'
+import { untilAborted } from '../../../core/system/abort-signals.ts'
+import { parseBytes } from '../../../core/system/bytes.ts'
+import { setNewest } from '../../../core/system/collections.ts'
+import { parseDuration } from '../../../core/system/duration.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
+import { reasonText, ToolConnection } from './connection.ts'
+import { readTools, resultText } from './results.ts'
+import type { ToolSection, ToolServer } from './tool-settings.ts'
+
+/** How long a list of tools is used before the server is asked again, in milliseconds. */
+const LIST_AGE_MS = 30_000
+/** Processes of one server for different keys. */
+const MAX_ISOLATED = 16
+/** Calls that wait for an approval, of all users. */
+const MAX_KEPT = 1000
+
+type Log = ConstructorParameters<typeof ToolConnection>[3]
+
+interface Known {
+  connection: ToolConnection
+  tools?: { list: Omit<HostTool, 'asks'>[]; until: number }
+}
+
+/** The configured servers of tools: who may use what, and its limits. */
+export class ToolServers implements ToolHost {
+  readonly #settings: ToolSection
+  readonly #log: Log
+  readonly #hooks: Pick<Hooks, 'toolCalled'>
+  /** By the server's name, and for isolated ones also the owner. */
+  readonly #known = new Map<string, Known>()
+  /** Calls that wait for an approval. */
+  readonly #kept = new Map<string, { owner: string; call: HostedCall }>()
+
+  constructor(settings: ToolSection, log: Log, hooks: Pick<Hooks, 'toolCalled'>) {
+    this.#settings = settings
+    this.#log = log
+    this.#hooks = hooks
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([...this.#known.values()].map(({ connection }) => connection.close()))
+  }
+
+  get maxCalls(): number {
+    return this.#settings.max_calls
+  }
+
+  serverAt(address: string): string | undefined {
+    const plain = (url = '') => url.replace(/\/$/, '')
+    const all = Object.entries(this.#settings.servers as Record<string, ToolServer>)
+    return all.find(([, { url }]) => url !== undefined && plain(url) === plain(address))?.[0]
+  }
+
+  mapped(type: string): { server: string; tool: string } | undefined {
+    const { map } = this.#settings
+    const known = [type, type.replace(/_(?:preview|\d{8})\w*$/, '')].find(each => Object.hasOwn(map, each))
+    const [, server, tool] = /^([^.]+)\.(.+)$/.exec(known === undefined ? '' : map[known]!) ?? []
+    return server && tool ? { server, tool } : undefined
+  }
+
+  keep(owner: string, call: HostedCall): string {
+    const id = `mcpr_${randomBytes(24).toString('hex')}`
+    setNewest(this.#kept, id, { owner, call: { ...call, approval: id } }, MAX_KEPT)
+    return id
+  }
+
+  isKept(owner: string, id: string): boolean {
+    return this.#kept.get(id)?.owner === owner
+  }
+
+  take(owner: string, id: string): HostedCall | undefined {
+    const call = this.isKept(owner, id) ? this.#kept.get(id)?.call : undefined
+    if (call) this.#kept.delete(id)
+    return call
+  }
+
+  /** The servers that a caller may use. */
+  describe(caller: Caller) {
+    return Object.entries(this.#settings.servers as Record<string, ToolServer>)
+      .filter(([, server]) => mayUse(server, caller))
+      .map(([name, server]) => {
+        const known = this.#known.get(keyOf(name, server, caller))
+        const fault = known?.connection.fault
+        return {
+          name,
+          transport: server.url === undefined ? ('stdio' as const) : ('http' as const),
+          state: known?.connection.state ?? ('stopped' as const),
+          ...(fault !== undefined && { fault }),
+          roles: server.roles ?? ['operator' as const],
+          ask: server.ask ?? ('writes' as const),
+          isolated: server.isolate === 'key',
+          ...(known?.tools && {
+            tools: known.tools.list.map(({ name }) => name).filter(name => isListed(server, name))
+          })
+        }
+      })
+  }
+
+  async list(wanted: WantedTools, caller: Caller, signal: AbortSignal): Promise<HostTool[]> {
+    const server = this.#require(wanted, caller)
+    const all = await untilAborted(this.#tools(wanted.server, server, caller), signal)
+    const allowed = all.filter(({ name }) => isListed(server, name))
+    const missing = wanted.tools?.find(name => !allowed.some(tool => tool.name === name))
+    if (missing !== undefined && wanted.param !== undefined) {
+      const message = `The tool server "${wanted.server}" has no tool "${missing}" that you may use. GET /api/mcp/${wanted.server} lists them.`
+      throw new CorralError('invalid_request', message, { param: wanted.param })
+    }
+    return allowed
+      .filter(({ name }) => wanted.tools?.includes(name) ?? true)
+      .map(tool => ({ ...tool, asks: asks(server, tool.readOnly) }))
+  }
+
+  async call(request: ToolCallRequest): Promise<{ output: string; failed: boolean }> {
+    const began = performance.now()
+    const { call, caller, requestId, signal } = request
+    const end = (result: ToolCallEvent['result'], output: string) => {
+      const { server, tool } = call
+      const digest = createHash('sha256').update(call.arguments).digest('hex')
+      const milliseconds = Math.round(performance.now() - began)
+      this.#hooks.toolCalled({ server, tool, digest, result, milliseconds, caller, requestId })
+      return { output, failed: result !== 'done' }
+    }
+    try {
+      const refusal = await this.#refusal(request)
+      if (refusal !== undefined) return end('refused', refusal)
+      const result = await this.#ask(request)
+      const text = resultText(result, parseBytes(this.#settings.max_result)!)
+      return end(result.isError ? 'failed' : 'done', text)
+    } catch (error) {
+      if (signal.aborted) {
+        end('cancelled', '')
+        throw signal.reason
+      }
+      return end('failed', `The call failed: ${reasonText(error)}.`)
+    }
+  }
+
+  /** Why a call is not made, as a text for the model. The settings may have changed since the tool was offered. */
+  async #refusal({ call, caller, approved, signal }: ToolCallRequest): Promise<string | undefined> {
+    const wanted = { server: call.server, tools: [call.tool], param: 'tool' }
+    const [tool] = await this.list(wanted, caller, signal)
+    if (!tool!.asks || approved) return undefined
+    return 'The call was refused: it needs the approval of a user, and this client cannot give it.'
+  }
+
+  async #ask({
+    call: { server: name, tool, arguments: text },
+    caller,
+    signal
+  }: ToolCallRequest): Promise<CallToolResult> {
+    const given = parseAnyJson(text)
+    if (!isObject(given)) throw new Error('the arguments are not a JSON object')
+    const { connection } = this.#find(name, serverOf(this.#settings, name)!, caller)
+    const timeout = parseDuration(this.#settings.call_timeout)!
+    return await connection.use(async client => {
+      try {
+        const calling = client.callTool({ name: tool, arguments: given }, { signal, timeout, maxTotalTimeout: timeout })
+        return await untilAborted(calling, signal)
+      } catch (error) {
+        if (isTimeout(error)) connection.noteTimeout()
+        throw isTimeout(error) ? new Error(`it took longer than ${timeout / 1000} s and was cancelled`) : error
+      }
+    })
+  }
+
+  #require(wanted: WantedTools, caller: Caller): ToolServer {
+    const server = serverOf(this.#settings, wanted.server)
+    // Servers that a caller may not use are treated as if they did not exist.
+    if (!server || !mayUse(server, caller)) throw unknownToolServer(wanted)
+    return server
+  }
+
+  #find(name: string, server: ToolServer, caller: Caller): Known {
+    const key = keyOf(name, server, caller)
+    const known = this.#known.get(key)
+    if (known) return known
+    const others = [...this.#known].filter(([each]) => each.startsWith(`${name} `))
+    if (others.length >= MAX_ISOLATED) {
+      const [oldest] = others
+        .filter(([, { connection }]) => !connection.isBusy)
+        .sort(([, a], [, b]) => a.connection.lastUse - b.connection.lastUse)
+      if (!oldest) {
+        const message = `The tool server "${name}" runs for ${MAX_ISOLATED} other keys now. Try again later.`
+        throw new CorralError('tools_unavailable', message)
+      }
+      this.#known.delete(oldest[0])
+      void oldest[1].connection.close()
+    }
+    const times = { start: parseDuration(this.#settings.start_timeout)!, idle: parseDuration(this.#settings.idle)! }
+    const added: Known = { connection: new ToolConnection(name, server, times, this.#log) }
+    this.#known.set(key, added)
+    return added
+  }
+
+  async #tools(name: string, server: ToolServer, caller: Caller): Promise<Omit<HostTool, 'asks'>[]> {
+    const known = this.#find(name, server, caller)
+    if (known.tools && performance.now() < known.tools.until) return known.tools.list
+    const timeout = parseDuration(this.#settings.start_timeout)!
+    try {
+      const list = await known.connection.use(async client => {
+        if (!client.getServerCapabilities()?.tools) return []
+        return readTools(name, (await client.listTools(undefined, { timeout, maxTotalTimeout: timeout })).tools)
+      })
+      known.tools = { list, until: performance.now() + LIST_AGE_MS }
+      return list
+    } catch (error) {
+      if (error instanceof CorralError) throw error
+      const message = `The tool server "${name}" does not list its tools: ${reasonText(error)}.`
+      throw new CorralError('tools_unavailable', message, { cause: error })
+    }
+  }
+}
+
+const serverOf = ({ servers }: ToolSection, name: string): ToolServer | undefined =>
+  Object.hasOwn(servers, name) ? (servers as Record<string, ToolServer>)[name] : undefined
+
+const keyOf = (name: string, { isolate }: ToolServer, { owner }: Caller) => (isolate ? `${name} ${owner}` : name)
+
+const mayUse = ({ roles = ['operator'] }: ToolServer, { role }: Caller) => roles.some(needed => hasRole(role, needed))
+
+const isListed = ({ tools }: ToolServer, name: string) => tools?.includes(name) ?? true
+
+const asks = ({ ask = 'writes' }: ToolServer, readOnly: boolean) => ask === 'always' || (ask === 'writes' && !readOnly)
+
+const isTimeout = (error: unknown) => error instanceof Error && 'code' in error && error.code === 'REQUEST_TIMEOUT'

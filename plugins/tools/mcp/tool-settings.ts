@@ -1,0 +1,94 @@
+import { type Static, Type } from 'typebox'
+import { Bytes, Duration, Path, Timeout } from '../../../core/config/core-schema.ts'
+import { ROLES } from '../../../core/http/roles.ts'
+
+const Variables = (description: string) =>
+  Type.Optional(Type.Record(Type.String(), Type.String(), { writeOnly: true, description }))
+
+const ToolServer = Type.Object(
+  {
+    command: Type.Optional(
+      Type.String({ minLength: 1, description: 'Program that speaks MCP over standard input and output' })
+    ),
+    arguments: Type.Optional(Type.Array(Type.String(), { description: 'Its arguments' })),
+    environment: Variables(
+      'More environment variables of the program; values may refer to variables of corral, as in the example'
+    ),
+    directory: Type.Optional(Path({ description: 'Its working directory' })),
+    url: Type.Optional(
+      Type.String({
+        pattern: '^https?://\\S+$',
+        title: 'an address such as https://search.internal/mcp',
+        description: 'Address of a server that speaks MCP over HTTP, instead of "command"'
+      })
+    ),
+    headers: Variables('Headers of requests to "url"; values may refer to variables of corral, as in the example'),
+    tools: Type.Optional(
+      Type.Array(Type.String(), { uniqueItems: true, description: 'The only tools that may be used' })
+    ),
+    roles: Type.Optional(
+      Type.Array(Type.Enum([...ROLES]), {
+        minItems: 1,
+        description: 'Lowest role that may use it, such as [user]; [operator] if absent'
+      })
+    ),
+    ask: Type.Optional(
+      Type.Enum(['never', 'writes', 'always'], {
+        description:
+          'Calls that need the approval of a user: those of tools that do not say that they only read (writes, the default), all, or none'
+      })
+    ),
+    isolate: Type.Optional(
+      Type.Enum(['key'], {
+        description: 'key starts a process (or session) of its own for each key, if the server keeps state'
+      })
+    )
+  },
+  { additionalProperties: false }
+)
+export type ToolServer = Static<typeof ToolServer>
+
+export const ToolSection = Type.Object(
+  {
+    servers: Type.Object(
+      {},
+      {
+        patternProperties: { '^[a-z][a-z0-9-]{0,31}$': ToolServer },
+        additionalProperties: false,
+        default: {},
+        needsTrust: true,
+        description: 'Servers of tools by name; clients can name them, but never choose an address or a program',
+        examples: [
+          {
+            files: {
+              command: 'npx',
+              arguments: ['-y', '@modelcontextprotocol/server-filesystem', '/srv/docs'],
+              environment: { LOG_LEVEL: 'info' },
+              directory: '/srv/docs',
+              url: 'https://files.internal/mcp',
+              // biome-ignore lint/suspicious/noTemplateCurlyInString: a reference to a variable
+              headers: { Authorization: 'Bearer ${FILES_TOKEN}' },
+              tools: ['read_text_file'],
+              roles: ['user'],
+              ask: 'writes',
+              isolate: 'key'
+            }
+          }
+        ]
+      }
+    ),
+    map: Type.Record(Type.String(), Type.String({ pattern: '^[^.]+\\..+$', title: 'server.tool' }), {
+      default: {},
+      description:
+        'Tools that stand for those that vendors host, by their type without the date, such as web_search: search.web_search',
+      examples: [{ web_search: 'search.web_search' }]
+    }),
+    max_calls: Type.Integer({ default: 16, minimum: 1, maximum: 1000, description: 'Maximum calls during one answer' }),
+    call_timeout: Timeout({ default: '60s', description: 'How long a call may take' }),
+    max_result: Bytes({ default: '64KiB', description: 'Text of a result that the model gets; the rest is cut off' }),
+    start_timeout: Timeout({ default: '60s', description: 'How long a server may take to start or to list its tools' }),
+    idle: Duration({ default: '10m', description: 'How long a server stays without calls before it is stopped' })
+  },
+  { additionalProperties: false, restart: true }
+)
+export type ToolSection = Static<typeof ToolSection>
