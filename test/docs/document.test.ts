@@ -17,7 +17,14 @@ const toDocument = (...routes: { method?: string; url: string; schema?: object }
   )
 
 /** Routes that are not documented: files of the page, and redirected routes. */
-const HIDDEN = ['GET /docs/swagger-ui-bundle.js', 'GET /docs/swagger-ui.css', 'GET /ollama/v1/*', 'GET /page/:file']
+/** Files of pages, other paths of described routes, and a WebSocket, which OpenAPI cannot describe. */
+const HIDDEN = [
+  'GET /docs/swagger-ui-bundle.js',
+  'GET /docs/swagger-ui.css',
+  'GET /ollama/v1/*',
+  'GET /page/:file',
+  'GET /v1/realtime'
+]
 
 t.test('the OpenAPI document is generated from the schemas of routes', async t => {
   t.test('paths have readable parameters and an order that does not depend on registration', async t => {
