@@ -19,8 +19,8 @@ const ANSWERS = ['chat', 'completion', 'embed', 'rerank', 'operations'] as const
 
 const isPiece = (piece: unknown) => isObject(piece) && isCount(piece.index) && isText(piece.arguments)
 
-/** The fields of a delta, what each one is, and how to tell. */
-const FIELDS: Record<keyof Delta, [what: string, test: (value: unknown) => boolean]> = {
+/** The fields of a delta, what each one is, and how to tell. corral itself adds `hosted`. */
+const FIELDS: Record<Exclude<keyof Delta, 'hosted'>, [what: string, test: (value: unknown) => boolean]> = {
   choice: ['the number of a choice, from 0', isCount],
   content: ['a text', isText],
   thinking: ['a text', isText],
@@ -68,7 +68,7 @@ function checkUsage(usage: TokenUsage): void {
 function checkDelta(delta: unknown): void {
   assert.ok(isObject(delta), `a delta is an object, not ${shown(delta)}`)
   for (const [name, value] of Object.entries(delta)) {
-    const field = Object.hasOwn(FIELDS, name) ? FIELDS[name as keyof Delta] : undefined
+    const field = Object.hasOwn(FIELDS, name) ? FIELDS[name as keyof typeof FIELDS] : undefined
     assert.ok(field, `a delta has no field "${name}"; "extra" is for fields of your own`)
     const [what, test] = field
     assert.ok(value === undefined || test(value), `"${name}" of a delta is ${what}, not ${shown(value)}`)
