@@ -82,7 +82,7 @@ export class CorralError extends Error {
   /** Returns the same failure with another message. */
   reworded(message: string, details = this.details): CorralError {
     const { code, retryAfter, param } = this
-    return new CorralError(code, message, { cause: this, details, retryAfter, param, retryable: this.#retryable })
+    return toError(code, message, { cause: this, details, retryAfter, param, retryable: this.#retryable })
   }
 
   get status(): number {
@@ -93,6 +93,9 @@ export class CorralError extends Error {
     return this.status >= 500 && (this.#retryable ?? RETRYABLE.has(this.code))
   }
 }
+
+// Bundlers rename a class that names itself.
+const toError = (...given: ConstructorParameters<typeof CorralError>) => new CorralError(...given)
 
 /** Returns the error for a field of a request. */
 export const invalidRequest = (param: string, message: string) => new CorralError('invalid_request', message, { param })
