@@ -448,6 +448,9 @@ async function inSlot(
   take: (chunk: Buffer) => Promise<void> | undefined
 ): Promise<void> {
   let body: EngineBody | undefined
+  // At once: events that have arrived already are not counted any more.
+  const cancel = () => body?.cancel()
+  signal.addEventListener('abort', cancel, { once: true })
   const read = async () => {
     try {
       body = await open()
@@ -464,6 +467,6 @@ async function inSlot(
   try {
     await untilAborted(read(), signal)
   } finally {
-    if (signal.aborted) body?.cancel()
+    signal.removeEventListener('abort', cancel)
   }
 }
