@@ -9,13 +9,15 @@ import { until } from '../../../support/corral.ts'
 import { engineBody } from '../../../support/engine-body.ts'
 import { checkEvents } from './declared-types.ts'
 import { answers, chat, DONE, event, MODEL, neverLoads, scriptedService, splitError } from './scripted-service.ts'
-import { closed, eventStream, fakeEngine, type Responder, type ServiceOptions } from './support.ts'
+import { closed, eventStream, fakeEngine, jsonResponse, type Responder, type ServiceOptions } from './support.ts'
 
 t.test('a disconnecting client ends its answer in the engine', async t => {
   const requests: EngineRequest[] = []
   const bodies: Readable[] = []
   const fixture = await scriptedService(t, [
     request => {
+      // The tokens of an aborted answer are counted.
+      if (request.path.endsWith('/input_tokens')) return jsonResponse(200, { input_tokens: 7 })
       requests.push(request)
       const response = eventStream()
       bodies.push(response.body)
