@@ -51,14 +51,20 @@ const THREADS_FOR_OTHERS = 4
 /** Whether it is a comment of an event stream, which llama-server sends while it has nothing else to send. */
 const isSignOfLife = (chunk: Buffer) => chunk.length <= 3 && chunk[0] === 0x3a
 
+/** Characters of a body that is converted to bytes once. */
+const LONG = 32 * 1024
+
 function writeRequest(socket: Socket, { method, path, body }: EngineRequest, key: string, keep: boolean): void {
   const connection = keep ? '' : 'connection: close\r\n'
   const head = `${method} ${path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${key}\r\n${connection}`
   if (body === undefined) return void socket.write(`${head}\r\n`)
-  // Converted once, not for its length and again when written.
-  const bytes = Buffer.from(body)
+  // Converted once, not for its length and again when written. Short ones are one text, which is cheaper.
+  const bytes = body.length > LONG ? Buffer.from(body) : undefined
+  const length = bytes?.length ?? Buffer.byteLength(body)
+  const start = `${head}content-type: application/json\r\ncontent-length: ${length}\r\n\r\n`
+  if (!bytes) return void socket.write(start + body)
   socket.cork()
-  socket.write(`${head}content-type: application/json\r\ncontent-length: ${bytes.length}\r\n\r\n`)
+  socket.write(start)
   socket.write(bytes)
   socket.uncork()
 }
