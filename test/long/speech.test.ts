@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { WebSocket } from 'ws'
+import { wavHeader } from '../../core/answers/wav-header.ts'
 import { COMMAND, DEMO, startCorral, until } from '../support/corral.ts'
 import { readFixture } from '../support/fixture.ts'
 import { newFolder } from '../support/folder.ts'
@@ -19,18 +20,6 @@ t.setTimeout(3_600_000)
 const SENTENCES: string[] = readFixture('spoken-sentences.json')
 const VOICE = 'rhasspy/piper-voices'
 const RECOGNIZER = 'ggerganov/whisper.cpp'
-
-/** Samples of 16 bits with one channel as WAV. */
-function wavOf(samples: Buffer, rate: number): Buffer {
-  const header = Buffer.from(
-    'RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0\x01\0\x01\0rateratebl\x10\0data\xff\xff\xff\xff',
-    'latin1'
-  )
-  header.writeUInt32LE(rate, 24)
-  header.writeUInt32LE(2 * rate, 28)
-  header.writeUInt16LE(2, 32)
-  return Buffer.concat([header, samples])
-}
 
 const wordsOf = (text: string) =>
   text
@@ -331,7 +320,7 @@ t.test('speech', { skip: typeof tools === 'string' && tools }, async t => {
     const sound = events
       .filter(({ type }) => type === 'response.output_audio.delta')
       .map(({ delta }) => Buffer.from(delta, 'base64'))
-    const heard = await transcribe(wavOf(Buffer.concat(sound), 24_000), { language: 'en' })
+    const heard = await transcribe(Buffer.concat([wavHeader(24_000), ...sound]), { language: 'en' })
     t.match(heard.body, { text: /Paris/i }, 'the answer was spoken')
   })
 
