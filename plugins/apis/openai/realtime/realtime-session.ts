@@ -124,9 +124,13 @@ export class RealtimeSession {
       this.#send('session.updated', { session: next })
     },
     'input_audio_buffer.append': ({ audio }) => this.#append(samples(audio, 'audio')),
-    'input_audio_buffer.commit': () => void this.#commit(),
+    'input_audio_buffer.commit': () => {
+      this.#commit()
+      this.#detector.reset()
+    },
     'input_audio_buffer.clear': () => {
       this.#clear()
+      this.#detector.reset()
       this.#send('input_audio_buffer.cleared')
     },
     'conversation.item.create': ({ item }) => this.#create(fields(item)),

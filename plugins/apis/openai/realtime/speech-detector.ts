@@ -36,8 +36,9 @@ export class SpeechDetector {
     this.#rest = this.#rest.subarray(at)
   }
 
+  /** Forgets the samples, because their recording has ended. */
   reset(): void {
-    Object.assign(this, { isSpeaking: false })
+    this.isSpeaking = false
     this.#loud = 0
     this.#silent = 0
     this.#rest = Buffer.alloc(0)

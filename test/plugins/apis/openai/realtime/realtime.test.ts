@@ -127,6 +127,21 @@ t.test('a session detects when someone has spoken', async t => {
   await session.next('conversation.item.input_audio_transcription.completed')
 })
 
+t.test('a cleared recording ends no speech', async t => {
+  const session = await open(t, 'intent=transcription')
+  session.send('input_audio_buffer.append', { audio: tone(1) })
+  await session.next('input_audio_buffer.speech_started')
+  session.send('input_audio_buffer.clear')
+  session.send('input_audio_buffer.append', { audio: Buffer.alloc(48_000).toString('base64') })
+  session.send('input_audio_buffer.clear')
+  await session.next('input_audio_buffer.cleared')
+  await session.next('input_audio_buffer.cleared')
+  t.notOk(
+    session.events.some(({ type }) => /error|speech_stopped/.test(type)),
+    JSON.stringify(session.events)
+  )
+})
+
 t.test('a response can be cancelled, and the session continues', async t => {
   const session = await open(t, `model=${DEMO}`)
   session.send('session.update', { session: { output_modalities: ['text'], max_output_tokens: 900 } })
