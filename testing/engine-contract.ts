@@ -205,7 +205,7 @@ export async function checkTokens(steps: Steps, engine: Engine): Promise<void> {
   }
 }
 
-/** Checks that the engine has the operations that its model lists, and that clients can hear one that speaks. */
+/** Checks that the engine has its model's operations, and that clients can hear its speech. */
 export async function checkOperations(
   steps: Steps,
   corral: TestCorral,

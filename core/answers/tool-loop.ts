@@ -76,7 +76,7 @@ export class ToolSession {
     return this.#added.length > 0
   }
 
-  /** Opens the taker of the answer, or returns that of an attempt in which tools have run. */
+  /** Opens the consumer of the answer, or returns the earlier consumer if tools have already run. */
   async open<Taker>(open: () => Taker | Promise<Taker>): Promise<Taker> {
     if (!this.hasRun) this.#taker = await open()
     return this.#taker as Taker
@@ -224,7 +224,7 @@ class Turn {
   #now: Counts
   #content = ''
   #thinking = ''
-  /** The index that the client sees, by the index of a call of its own tools. */
+  /** For calls of the client's tools: the index that the client sees, by the engine's index. */
   readonly #shown = new Map<number, number>()
   #first: number | undefined
   #end: Delta = {}

@@ -95,7 +95,7 @@ export interface ReloaderOptions {
   applyCore(next: LoadedConfig['core'], before: LoadedConfig['core']): void
   /** Reads the configuration again, from `file` if there was one, or from `text` instead of its content. */
   load(file: string | undefined, text: string | undefined, definitions: readonly FoundPlugin[]): Promise<LoadedConfig>
-  /** Finds the plugins again, those that have not changed as the same objects. If absent, they stay. */
+  /** Finds the plugins again. Unchanged plugins are the same objects. Without this function, plugins are not reloaded. */
   find?: (() => Promise<readonly FoundPlugin[]>) | undefined
   log: FastifyBaseLogger
   /** Aborted when the server begins to shut down. */

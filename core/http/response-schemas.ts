@@ -113,7 +113,7 @@ const isReply = (response: RouteSchema['response']): response is ResponseSchema 
 /** Routes that use a model take prompts, images and sounds. Other routes take names and settings. */
 const usualBodySize = (errors: readonly ErrorCode[]) => (errors.includes('context_exceeded') ? 'large' : 'small')
 
-/** Refuses a missing body, and one that is not an object, with its own error code before the schema is checked. */
+/** Refuses a body that is missing or not an object, before its schema is checked. Both have their own error codes. */
 async function requireObject(request: FastifyRequest): Promise<void> {
   const { schema } = request.routeOptions
   const isOptional = !schema?.body || schema.bodyOptional === true

@@ -2,13 +2,13 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { WebSocket } from 'ws'
 import { CorralError } from '../errors.ts'
 
-/** The listeners of Node.js's HTTP server on a connection, which would take frames for requests. */
+/** The listeners of Node.js's HTTP server on a connection, which would mistake frames for requests. */
 const HTTP_EVENTS = ['data', 'end', 'drain', 'timeout']
 
 /**
  * Makes a connection a WebSocket. The request stays in progress until it closes, so that all limits of connections
- * apply. Node.js's event `upgrade` is not used: once anyone listens, usual requests that offer an upgrade, such as those
- * of Java's client, would lose their bodies.
+ * apply. Node.js's event `upgrade` is not used: with a listener, ordinary requests that offer an upgrade would lose their
+ * bodies. Java's client sends such requests.
  * @param maxBytes of a message
  * @throws CorralError `websocket_refused` if the client did not ask for one
  */

@@ -127,7 +127,7 @@ async function stateOf(path: string, folder: string | undefined): Promise<string
   return createHash('sha256').update(text).digest('hex').slice(0, 16)
 }
 
-/** The source files in a folder, without those of its dependencies. */
+/** Returns the source files in a folder, without its dependencies. */
 async function sourcesIn(folder: string): Promise<string[]> {
   const found: string[] = []
   for (const entry of await readdir(folder, { withFileTypes: true })) {

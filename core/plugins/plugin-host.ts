@@ -162,7 +162,7 @@ export class PluginHost {
     return { definitions: [...found.filter(({ name }) => !waiting.includes(name)), ...fixed], waiting }
   }
 
-  /** Compares the outside plugins with those that a reload has found. @throws as `planPlugins` */
+  /** Compares the outside plugins with the plugins found at a reload. @throws as `planPlugins` */
   compare(found: readonly FoundPlugin[], sections: LoadedConfig['sections']) {
     // Outside plugins with hooks for all routes, and built-in ones, keep their state.
     const isFixed = ({ definition: { path }, offer }: PluginEntry) => path === undefined || offer?.hooks

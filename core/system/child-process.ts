@@ -22,7 +22,7 @@ const MEMORY_INTERVAL = 100
  * end of standard input, which comes when corral closes it or dies, even by `kill -9`. The helper first asks the group
  * to end, and the shell waits for the tool to end. This matters for ninja, which puts its compilers into their own
  * groups, so only ninja can end those.
- * @param talks whether standard input is the tool's own, and the end to wait for is that of descriptor 3
+ * @param talks whether the tool uses standard input itself, so that the end of descriptor 3 ends it instead
  */
 const watchdog = (grace: number, talks: boolean) => `
 ${talks ? '' : 'exec 3<&0 </dev/null'}

@@ -71,7 +71,7 @@ t.test('results are truncated, and a message without an end ends its server', as
   t.match(ended.fault, /a message of more than 16777216 bytes/)
 })
 
-t.test('names, descriptions and schemas are bounded, and no name is that of another server', async t => {
+t.test("tool names, descriptions and schemas are limited, and no server can use another server's names", async t => {
   const { tools } = (await list('thief')).body
   t.strictSame(
     tools.map(({ name }: any) => name),

@@ -18,7 +18,7 @@ const Section = Type.Object({
   lines: Count(50_000, 1, { description: 'Maximum number of requests in a batch' }),
   line_size: Bytes({ default: '4MiB', description: 'Maximum length of a line in a batch' }),
   batches: Count(200, 1, {
-    description: 'Maximum number of batches stored per owner; the oldest one that has ended is deleted for a new one'
+    description: 'Maximum number of batches stored per owner; a new one replaces the oldest finished one'
   }),
   running: Count(4, 1, {
     description: 'Batches that run at the same time, at most half of them for one owner; the others wait'

@@ -72,7 +72,7 @@ function mcpRoute(app: FastifyInstance, load: () => Promise<McpServer>): void {
       const { method, id, params } = request.body as Record<string, unknown>
       const keyOf = (id: unknown) => JSON.stringify([caller.owner, headers['mcp-session-id'], id])
       if (method === 'notifications/cancelled' && isObject(params)) running.get(keyOf(params.requestId))?.abort()
-      // Sessions are not stored. Their ids only tell the requests of one client from those of others.
+      // Sessions are not stored. Their ids only distinguish clients, whose request ids may be equal.
       if (method === 'initialize') reply.header('mcp-session-id', request.id)
       const cancelled = new AbortController()
       const ends = [clientSignal(reply), cancelled.signal]

@@ -13,7 +13,7 @@ export const TOOLS = definitions as unknown as { route: string; tool: Tool }[]
 type Values = Record<string, unknown>
 
 /** Sends a request with these fields to a REST route, as the caller. @throws CorralError */
-// biome-ignore lint/suspicious/noExplicitAny: routes that have no type of their own
+// biome-ignore lint/suspicious/noExplicitAny: not every route has a type
 export type Send = <Reply = any>(route: string, fields?: Values) => Promise<Reply>
 
 /** A text for people and models, and data for programs. */
@@ -29,7 +29,7 @@ function lines(items: readonly string[], none: string): string {
 
 const facts = (...all: unknown[]) => all.filter(Boolean).join(', ')
 
-/** What each tool does. */
+/** The function of each tool. */
 export const ACTIONS: Record<string, (send: Send, values: Values) => Promise<Answer>> = {
   async list_models(send) {
     const tags = await send<{ models: LocalModel[] }>('GET /api/tags')

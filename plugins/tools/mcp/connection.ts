@@ -224,7 +224,7 @@ function bounded(response: Response): Response {
   return new Response(response.body.pipeThrough(limit), { status, statusText, headers })
 }
 
-/** The reason of a failure, with that of its cause, which fetch hides. */
+/** Returns the reason of a failure and of its cause, which `fetch` hides. */
 export function reasonText(error: unknown): string {
   const cause = error instanceof Error && error.cause instanceof Error ? ` (${error.cause.message})` : ''
   return printable(`${errorMessage(error)}${cause}`.replace(/\.$/, ''), 400)

@@ -22,7 +22,7 @@ const Server = Titled('ToolServer', {
   fault: Type.Optional(Text('Why it failed last')),
   roles: Type.Array(Type.Enum([...ROLES])),
   ask: Type.Enum(['never', 'writes', 'always']),
-  isolated: Type.Boolean({ description: 'Whether each key has a process of its own' }),
+  isolated: Type.Boolean({ description: 'Whether each key gets its own process' }),
   tools: Type.Optional(Type.Array(Type.String(), { description: 'Names of its tools, once it was started' }))
 })
 

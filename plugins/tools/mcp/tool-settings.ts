@@ -35,12 +35,12 @@ const ToolServer = Type.Object(
     ask: Type.Optional(
       Type.Enum(['never', 'writes', 'always'], {
         description:
-          'Calls that need the approval of a user: those of tools that do not say that they only read (writes, the default), all, or none'
+          "Calls that need a user's approval: never, always, or only calls of tools that may write (writes, the default)"
       })
     ),
     isolate: Type.Optional(
       Type.Enum(['key'], {
-        description: 'key starts a process (or session) of its own for each key, if the server keeps state'
+        description: 'key starts a separate process (or session) for each key, for servers that keep state'
       })
     )
   },
@@ -80,7 +80,7 @@ export const ToolSection = Type.Object(
     map: Type.Record(Type.String(), Type.String({ pattern: '^[^.]+\\..+$', title: 'server.tool' }), {
       default: {},
       description:
-        'Tools that stand for those that vendors host, by their type without the date, such as web_search: search.web_search',
+        "Tools that replace the vendors' hosted tools, by type without the date, such as web_search: search.web_search",
       examples: [{ web_search: 'search.web_search' }]
     }),
     max_calls: Type.Integer({ default: 16, minimum: 1, maximum: 1000, description: 'Maximum calls during one answer' }),

@@ -22,7 +22,7 @@ writeFileSync(microphone, wavBytes(10, TONE))
 /** What the engines were asked. */
 const heard: EngineFields[] = []
 let spoken: { model: string; input: unknown }[] = []
-/** What the recognizer answers, or the error that it throws. It waits until `release` is called if it is held. */
+/** The recognizer's answer or error. If it is held, it waits until `release` is called. */
 let transcript: string | Error = 'hello there'
 let held: Promise<void> | undefined
 const [RECOGNIZER, OTHER, ENGLISH, CHINESE] = ['talk/ear', 'talk/other', 'talk/english', 'talk/chinese']

@@ -157,7 +157,7 @@ t.test('servers that are not configured are refused by name', async t => {
   t.equal(asked.length, 1, 'no other request reached the model')
 })
 
-t.test('Messages: sets of tools have blocks of their own', async t => {
+t.test('the Messages API returns separate blocks for tools that corral runs', async t => {
   const ask = {
     model: MODEL,
     max_tokens: 100,

@@ -328,7 +328,7 @@ t.test('nothing of it is loaded without servers in the configuration', async t =
   const sdk = readdirSync(bundle).filter(
     name => name.endsWith('.js') && readFileSync(join(bundle, name), 'utf8').includes('server/discover')
   )
-  t.ok(sdk.length > 0, 'the library is in files of its own')
+  t.ok(sdk.length > 0, 'the library is in separate files')
   const loaded = async (config: string, path: string) => {
     const folder = newFolder(t)
     mkdirSync(folder, { recursive: true })

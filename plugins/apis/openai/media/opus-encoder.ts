@@ -70,7 +70,7 @@ export function opusEncoder(): SampleEncoder {
       return Buffer.concat(paged(packed(samples)))
     },
     end() {
-      // The decoder skips what the encoder looks ahead. The position of the last page says where the sound ends.
+      // The decoder skips the encoder's look-ahead. The position of the last page marks the end of the sound.
       const filling = (perPacket - ((blocks.rest.length + skip) % perPacket)) % perPacket
       const last = packed(new Int16Array(skip + filling))
       encoder!.drop()

@@ -41,7 +41,7 @@ interface Item {
 }
 
 interface SessionDependencies {
-  /** The request that opened the session. Its client is the one of all that follows. */
+  /** The request that opened the session. All further requests are made for its client. */
   request: FastifyRequest<{ Querystring: { model?: string; intent?: string } }>
   /** The models that the client may use. */
   models(): readonly Model[]
@@ -92,7 +92,7 @@ export class RealtimeSession {
     this.#recording = []
   }
 
-  /** Handles an event of the client. What is wrong with it is answered with an event `error`. */
+  /** Handles an event of the client. Sends an `error` event if it is invalid. */
   receive(text: string): void {
     let event: Fields = {}
     try {

@@ -118,7 +118,7 @@ export function withoutDecided(placed: readonly PlacedItem[], decisions: readonl
 
 type Step = [type: string, fields: Fields]
 
-/** What an event about tools adds to the output: an item that ends at once, one that begins, or the end of one. */
+/** Returns what an event about tools adds to the output: a whole item, or the start or end of an item. */
 export interface HostedStep {
   begins?: OutputItem
   ends?: Fields

@@ -98,7 +98,7 @@ t.test('failures have the code and sentence of the REST route', async t => {
   await t.rejects(client.callTool({ name: 'delete_model' }), { code: -32602, message: /no tool "delete_model"/ })
 })
 
-t.test('roles, models, limits and the audit log are those of REST', async t => {
+t.test('MCP tools apply the roles, models, limits and audit log of REST', async t => {
   const corral = await startCorral(t)
   const key = await newKey(corral, 'alice', { limits: { requests_per_minute: 2 }, models: ['corral/*'] })
   for (const kind of CLIENTS) {

@@ -61,7 +61,7 @@ for (const [mode, how] of [
   })
 }
 
-// The program needs functions of Node.js 22, so it runs on a Node.js of its own.
+// The program needs Node.js 22, so the test installs one for it.
 t.test('the conformance tests that apply to any server pass', { skip: process.platform !== 'linux' }, async t => {
   const packages = ['@modelcontextprotocol/conformance@0.1.16', `node-linux-${process.arch}@22.23.3`]
   const program = installed('mcp-conformance', packages, '@modelcontextprotocol/conformance/dist/index.js')
