@@ -1,5 +1,6 @@
 import { createServer } from 'node:http'
 import t from 'tap'
+import { ToolServers } from '../../plugins/tools/mcp/tool-servers.ts'
 import { lyingProgram, MODEL, results, scriptedModel, toolNames } from '../plugins/tools/support.ts'
 import { startCorral, until } from '../support/corral.ts'
 import { listen } from '../support/listen.ts'
@@ -133,4 +134,14 @@ t.test('a result that gives orders stays data, and the tool that it names needs 
     { name: 'read', asks: false },
     { name: 'delete', asks: true }
   ])
+})
+
+t.test('a client with many calls to approve loses its own oldest, and no calls of others', async t => {
+  const servers = new ToolServers({} as never, undefined as never, undefined as never)
+  const call = { server: 'math', tool: 'delete', id: 'x', name: 'math_delete', arguments: '{}' }
+  const honest = servers.keep('honest', call)
+  const own = Array.from({ length: 2000 }, () => servers.keep('flood', call))
+  t.match(servers.take('honest', honest), { tool: 'delete' })
+  t.notOk(servers.isKept('flood', own[0]!))
+  t.ok(servers.isKept('flood', own.at(-1)!))
 })

@@ -214,7 +214,8 @@ function bounded(response: Response): Response {
   let size = 0
   const limit = new TransformStream<Uint8Array, Uint8Array>({
     transform(piece, controller) {
-      if (isStream && Buffer.from(piece.buffer, piece.byteOffset, piece.length).includes('\n\n')) size = 0
+      if (isStream && /\n\r?\n/.test(Buffer.from(piece.buffer, piece.byteOffset, piece.length).toString('latin1')))
+        size = 0
       size += piece.length
       if (size > MAX_MESSAGE_BYTES) controller.error(new Error(`it sent more than ${MAX_MESSAGE_BYTES} bytes`))
       else controller.enqueue(piece)

@@ -28,6 +28,8 @@ const LIST_AGE_MS = 30_000
 const MAX_ISOLATED = 16
 /** Calls that wait for an approval, of all users. */
 const MAX_KEPT = 1000
+/** Of one owner, so that no client can push out the calls of others. */
+const MAX_KEPT_PER_OWNER = 32
 
 type Log = ConstructorParameters<typeof ToolConnection>[3]
 
@@ -75,6 +77,8 @@ export class ToolServers implements ToolHost {
 
   keep(owner: string, call: HostedCall): string {
     const id = `mcpr_${randomBytes(24).toString('hex')}`
+    const own = [...this.#kept].filter(([, each]) => each.owner === owner)
+    if (own.length >= MAX_KEPT_PER_OWNER) this.#kept.delete(own[0]![0])
     setNewest(this.#kept, id, { owner, call: { ...call, approval: id } }, MAX_KEPT)
     return id
   }
