@@ -23,8 +23,11 @@ const MAX_RECORDING_BYTES = 16 * 2 ** 20
 /** Recordings whose transcripts are not complete. */
 const MAX_UNHEARD = 4
 const MAX_ITEMS = 500
-/** Characters of a text from the client. */
+const PARTS = ['input_text', 'output_text', 'text', 'input_audio', 'output_audio']
+/** Characters of a text from the client, of its settings, and of all items together. */
 const MAX_TEXT_LENGTH = 2 ** 18
+const MAX_SETTINGS_LENGTH = 2 ** 18
+const MAX_CONVERSATION_LENGTH = 2 ** 22
 /** The sound of an event. */
 const PIECE_BYTES = 32_768
 /** Silence before detected speech that is kept. */
@@ -120,6 +123,9 @@ export class RealtimeSession {
       if (Array.isArray(next.tools) && next.tools.length > 0) {
         throw invalid('Realtime sessions have no tools here. Leave them out.', 'session.tools')
       }
+      if (JSON.stringify(next).length > MAX_SETTINGS_LENGTH) {
+        throw invalid(`The settings have more than ${MAX_SETTINGS_LENGTH} characters. Send shorter ones.`, 'session')
+      }
       this.#session = next
       this.#send('session.updated', { session: next })
     },
@@ -208,7 +214,9 @@ export class RealtimeSession {
     const previous_item_id = this.#items.at(-1)?.id ?? null
     this.#items.push(item)
     // The model could not read more either.
-    if (this.#items.length > MAX_ITEMS) this.#items.shift()
+    let length = this.#items.reduce((sum, each) => sum + textLength(each), 0)
+    while (this.#items.length > MAX_ITEMS || length > MAX_CONVERSATION_LENGTH)
+      length -= textLength(this.#items.shift()!)
     this.#send('conversation.item.added', { previous_item_id, item: itemFields(item, status) })
     if (status === 'completed')
       this.#send('conversation.item.done', { previous_item_id, item: itemFields(item, status) })
@@ -221,14 +229,16 @@ export class RealtimeSession {
     const recordings: [number, Buffer][] = []
     const parts = (Array.isArray(content) ? content : []).slice(0, MAX_ITEMS).map((part: unknown, at) => {
       const { type: kind, text, audio, transcript } = fields(part)
-      if (kind === 'input_audio' || kind === 'output_audio') {
-        if (typeof transcript !== 'string') recordings.push([at, samples(audio, `item.content[${at}].audio`)])
-        return { type: kind, transcript: typeof transcript === 'string' ? transcript : null }
+      const param = `item.content[${at}]`
+      if (!PARTS.includes(String(kind))) throw invalid(`A part must be one of ${PARTS.join(', ')}.`, `${param}.type`)
+      const isSound = kind === 'input_audio' || kind === 'output_audio'
+      const words = isSound ? (transcript ?? '') : text
+      if (typeof words !== 'string' || words.length > MAX_TEXT_LENGTH) {
+        throw invalid(`A part must have a text of at most ${MAX_TEXT_LENGTH} characters.`, `${param}.text`)
       }
-      if (typeof text !== 'string' || text.length > MAX_TEXT_LENGTH) {
-        throw invalid(`A part must have a text of at most ${MAX_TEXT_LENGTH} characters.`, `item.content[${at}].text`)
-      }
-      return { type: kind, text }
+      if (!isSound) return { type: kind, text: words }
+      if (typeof transcript !== 'string') recordings.push([at, samples(audio, `${param}.audio`)])
+      return { type: kind, transcript: transcript ?? null }
     })
     this.#requireTime(recordings.length)
     const item: Item = { id: typeof id === 'string' ? id.slice(0, 100) : newId('item'), role, content: parts }
@@ -432,6 +442,9 @@ function samples(audio: unknown, param: string): Buffer {
   if (bytes.length <= MAX_RECORDING_BYTES) return bytes
   throw tooLong('Send a shorter one.')
 }
+
+const textLength = ({ content }: Item) =>
+  content.reduce((sum, { text, transcript }) => sum + String(text ?? transcript ?? '').length, 0)
 
 const itemFields = ({ id, role, content }: Item, status: string) => ({
   ...{ id, object: 'realtime.item', type: 'message', role, content },

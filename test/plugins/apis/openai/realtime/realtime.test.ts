@@ -41,7 +41,8 @@ async function open(t: Test, query: string, headers: Record<string, string> = {}
   return session
 }
 
-const said = (text: string) => ({ item: { type: 'message', role: 'user', content: [{ type: 'input_text', text }] } })
+const part = (content: object) => ({ type: 'message', role: 'user', content: [content] })
+const said = (text: string) => ({ item: part({ type: 'input_text', text }) })
 const tone = (seconds: number) =>
   wavBytes(1.5 * seconds)
     .subarray(44)
@@ -169,6 +170,13 @@ t.test('wrong events are refused and change nothing', async t => {
     [{ type: 'session.update', session: { tools: [{ type: 'function', name: 'x' }] } }, /no tools/],
     [{ type: 'conversation.item.create', item: { type: 'function_call_output' } }, /"message"/],
     [{ type: 'conversation.item.create', ...said('x'.repeat(300_000)) }, /262144/],
+    [{ type: 'session.update', session: { instructions: 'x'.repeat(300_000) } }, /settings have more/],
+    [{ type: 'session.update', session: { [`x${'x'.repeat(300_000)}`]: 1 } }, /settings have more/],
+    [{ type: 'conversation.item.create', item: part({ type: 'x'.repeat(300_000), text: 'x' }) }, /must be one of/],
+    [
+      { type: 'conversation.item.create', item: part({ type: 'input_audio', transcript: 'x'.repeat(300_000) }) },
+      /262144/
+    ],
     [{ type: 'conversation.item.delete', item_id: 'x' }, /no item/]
   ]
   for (const [event, message] of cases) {
@@ -184,6 +192,19 @@ t.test('wrong events are refused and change nothing', async t => {
   none.send('conversation.item.create', said('Hello.'))
   none.send('response.create', { response: { output_modalities: ['text'] } })
   t.match(await none.next('response.done'), { response: { status_details: { error: { message: /nobody\/none/ } } } })
+})
+
+t.test('a long conversation loses its oldest items', async t => {
+  const session = await open(t, `model=${DEMO}`)
+  const ids = Array.from({ length: 20 }, (_, at) => `item ${at}`)
+  for (const id of ids) {
+    const { item } = said('x'.repeat(250_000))
+    session.send('conversation.item.create', { item: { id, ...item } })
+  }
+  session.send('conversation.item.delete', { item_id: ids[0] })
+  t.match(await session.next('error'), { error: { message: /no item/ } })
+  session.send('conversation.item.delete', { item_id: ids[19] })
+  await session.next('conversation.item.deleted')
 })
 
 t.test('the OpenAI SDK holds a conversation', async t => {
