@@ -50,7 +50,7 @@ function rpcErrorBody({ code, message, details, status }: CorralError): Record<s
 const RpcMessage = Titled('JsonRpcMessage', { jsonrpc: Type.Literal('2.0') })
 const rpcRouter = routerWith(codes => {
   const data = Loose({ code: Type.Enum([...codes]) })
-  return Loose({ error: Loose({ code: Type.Integer(), message: Type.String(), data }) })
+  return Loose({ error: Loose({ code: Type.Integer(), message: Type.String(), data: Type.Optional(data) }) })
 })
 
 function mcpRoute(app: FastifyInstance, load: () => Promise<McpServer>): void {
