@@ -138,12 +138,19 @@ async function atTerminal({ folder, env }: Sandbox, text: string, typed: string)
   return { code, stdout, stderr: '' }
 }
 
-/** Every address of corral in another program's settings must answer as its API. */
-async function checkSettings(t: Test, { corral }: Sandbox, block: Block, where: string): Promise<void> {
+/** Addresses of corral in another program's settings must answer as its API, and a command must exist. */
+async function checkSettings(t: Test, sandbox: Sandbox, block: Block, where: string): Promise<void> {
   const addresses = [...block.text.matchAll(/https?:\/\/localhost:11435[^"'\s]*/g)].map(([address]) => address)
+  const [, words] = /"command": "corral", "args": \[(.*?)\]/.exec(block.text) ?? []
+  if (words !== undefined) {
+    const args: string[] = JSON.parse(`[${words}]`)
+    const { stdout } = await run(sandbox, 'corral', [...args, '--help'])
+    t.match(stdout, `Usage: corral ${args.join(' ')}`, `${where}: the command exists`)
+    return
+  }
   t.ok(block.text.includes(PORT), `${where} names corral`)
   for (const address of addresses) {
-    const { status } = await corral.json(`${new URL(address).pathname.replace(/\/$/, '')}/models`)
+    const { status } = await sandbox.corral.json(`${new URL(address).pathname.replace(/\/$/, '')}/models`)
     t.equal(status, 200, `${where}: ${address} is an API`)
   }
 }

@@ -89,14 +89,14 @@ t.test('weights that the converter does not support are refused before the downl
   const hub = await startHubEmulator(t, {
     repositories: { 'o/odd': { files }, 'o/tiny': { files: { 'tiny-F16.gguf': readFileSync(TINY_CHAT) } } }
   })
-  const corral = await corralWithHub(t, hub)
-  const request = { model: 'o/odd', dry_run: true, stream: false }
-  const { body } = await corral.json('/api/pull', request)
+  const withoutEngine = await corralWithHub(t, hub, { env: { CORRAL_LLAMA_CPP: newFolder(t) } })
+  const { body } = await withoutEngine.json('/api/pull', { model: 'o/odd', dry_run: true, stream: false })
   t.match(body.warnings ?? body, [
     /converted to GGUF/,
     /Whether llama\.cpp can convert its architecture \(Odd\\u001bModel\) is not known/
   ])
   // The converter is known once an engine build has been found.
+  const corral = await corralWithHub(t, hub)
   await corral.json('/api/pull', { model: 'o/tiny', stream: false })
   t.match(await answer(corral, 'o/tiny'), /Paris/)
   const refused = await refusal(corral, { model: 'o/odd' })
