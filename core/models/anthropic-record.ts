@@ -60,7 +60,7 @@ const KINDS = Array.from({ length: 8 }, (_, flags) => {
   return {
     ...UNSUPPORTED,
     image_input: support((flags & 1) !== 0),
-    pdf_input: support(true),
+    pdf_input: support((flags & 2) !== 0),
     structured_outputs: support((flags & 2) !== 0),
     thinking: {
       ...thinking,
