@@ -2,15 +2,16 @@ import { effect, signal } from '@preact/signals'
 import { Component, type ComponentChildren, type ComponentType, render } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { ChatView } from './chat/chat-view.tsx'
-import { announcement, Note, openDialogs, Toast } from './parts/controls.tsx'
+import { announcement, attempt, Note, openDialogs, Toast } from './parts/controls.tsx'
 import { Button, Form } from './parts/forms.tsx'
 import { Fault } from './parts/layout.tsx'
 import { Sidebar } from './parts/sidebar.tsx'
 import { useWindowEvents } from './parts/view-hooks.ts'
-import { isKeyWanted, key, useKey } from './state/api.ts'
+import { isKeyWanted, key } from './state/api.ts'
 import { storageFault } from './state/browser-storage.ts'
 import { chats } from './state/chats.ts'
 import { keepFault } from './state/kept-chats.ts'
+import { signIn } from './state/me.ts'
 import { toggleSidebar } from './state/preferences.ts'
 import { go, route } from './state/route.ts'
 import { connection, server } from './state/server-state.ts'
@@ -115,10 +116,11 @@ function skip(event: MouseEvent): void {
 function KeyDialog() {
   const t = texts.value
   const [text, setText] = useState('')
+  const [stays, setStays] = useState(false)
   const given = text.trim()
   return (
     <div class="key-dialog" role="dialog" aria-modal="true" aria-label={t.keyTitle}>
-      <Form class="dialog-body" onSubmit={() => given && useKey(given)}>
+      <Form class="dialog-body" onSubmit={() => given && attempt(() => signIn(given, stays))}>
         <h2>{t.keyTitle}</h2>
         {key.value !== '' && <Fault text={t.keyWrong} isAnnounced />}
         <p>{t.keyText}</p>
@@ -132,6 +134,10 @@ function KeyDialog() {
             ref={field => field?.focus()}
             onInput={event => setText(event.currentTarget.value)}
           />
+        </label>
+        <label class="linked">
+          <input type="checkbox" checked={stays} onChange={event => setStays(event.currentTarget.checked)} />
+          {t.staySignedIn}
         </label>
         <Button kind="main" type="submit" disabled={given === ''} text={t.keyUse} />
       </Form>

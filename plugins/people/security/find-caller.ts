@@ -33,12 +33,17 @@ const HOW_TO_SEND = 'Send "Authorization: Bearer <key>" or "x-api-key: <key>".'
 
 /** Returns a function that identifies the caller of a request. @throws CorralError `unauthorized`, `rate_limited` */
 export function callerFinder({ keys, sessions, attempts, keyless, insecure, proxies }: CallerRules) {
-  function rightKey(sent: readonly string[], address: string, at = 0): Pending<KnownCredential | undefined> {
+  function rightKey(
+    sent: readonly string[],
+    address: string,
+    cookies: string | undefined,
+    at = 0
+  ): Pending<KnownCredential | undefined> {
     const text = sent[at]
     if (text === undefined) return undefined
     const accepted = (key: KnownCredential | undefined) =>
-      key && attempts.accepts(key, address) ? key : rightKey(sent, address, at + 1)
-    const found = sessions.find(text) ?? keys.find(text)
+      key && attempts.accepts(key, address) ? key : rightKey(sent, address, cookies, at + 1)
+    const found = sessions.find(text, cookies) ?? keys.find(text)
     return found instanceof Promise ? found.then(accepted) : accepted(found)
   }
 
@@ -76,7 +81,7 @@ export function callerFinder({ keys, sessions, attempts, keyless, insecure, prox
       throw attempts.refuse(address, sent[0]!, refusal(wrongKey))
     }
     // Check even if no key is required: the first key may have been created a moment ago.
-    const key = rightKey(sent, address)
+    const key = rightKey(sent, address, raw.headers.cookie)
     return key instanceof Promise ? key.then(withKey) : withKey(key)
   }
 }

@@ -1,5 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import { hostname } from 'node:os'
+import { join } from 'node:path'
 import proxyAddress from '@fastify/proxy-addr'
 import type { FastifyBaseLogger } from 'fastify'
 import { Type } from 'typebox'
@@ -49,6 +50,12 @@ export default definePlugin({
             "Addresses of reverse proxies: their X-Forwarded-For header is used as the client's address, and requests through them need a key"
         }
       ),
+      session_days: Type.Integer({
+        minimum: 0,
+        maximum: 400,
+        default: 30,
+        description: 'Days that a browser stays signed in with its key, if its user wants that; 0 forbids it'
+      }),
       insecure: Type.Boolean({
         default: false,
         description: 'Allow listening beyond this machine without API keys'
@@ -57,14 +64,17 @@ export default definePlugin({
     { additionalProperties: false, needsTrust: true }
   ),
   async setup({ config, hooks, log, paths }, options) {
-    let { insecure } = options
+    let { insecure, session_days: days } = options
     let trusted = trustedProxies(options.trusted_proxies)
     const proxies = (address: string, hop: number) => trusted(address, hop)
     const keys = await openKeyStore(keyFilePath(paths), options.api_keys, log, (change, target, owner) =>
       hooks.administered({ change, target, by: 'keys.json', owner })
     )
     warnOfShort(options.api_keys, log)
-    const sessions = new SessionStore(log, (change, target, by) => hooks.administered({ change, target, by }))
+    const sessions = new SessionStore(join(paths.home, 'sessions.json'), log, (change, target, by) =>
+      hooks.administered({ change, target, by })
+    )
+    await sessions.load(keys)
     const attempts = new FailedAttempts(log)
     let { hosts } = options
     /** Addresses of additional listeners, with the settings that name them. */
@@ -122,7 +132,9 @@ export default definePlugin({
       },
       routes: async app => {
         await app.register(keyRoutes(keyFilePath(paths), keys))
-        await app.register(sessionRoutes({ sessions, host: config.host, names: () => hosts, attempts }))
+        await app.register(
+          sessionRoutes({ sessions, host: config.host, names: () => hosts, days: () => days, attempts })
+        )
       },
       check(next: typeof options) {
         trustedProxies(next.trusted_proxies)
@@ -135,13 +147,14 @@ export default definePlugin({
       reload(next: typeof options) {
         trusted = trustedProxies(next.trusted_proxies)
         insecure = next.insecure
+        days = next.session_days
         hosts = next.hosts
         hostNames = namesOf(next)
         origins = next.origins.map(originPattern)
         if (keys.configure(next.api_keys)) warnOfShort(next.api_keys, log)
       },
-      stop() {
-        sessions.close()
+      async stop() {
+        await sessions.close()
         keys.close()
       }
     }

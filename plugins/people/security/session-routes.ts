@@ -5,8 +5,8 @@ import { Time } from '../../../core/contracts/native-records.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { httpOrigin } from '../../../core/http/listening.ts'
 import { Count, Given, loose, Text } from '../../../core/http/request-fields.ts'
-import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
-import { ROLES } from '../../../core/http/roles.ts'
+import { DISK_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
+import { hasRole, ROLES, requireRole } from '../../../core/http/roles.ts'
 import type { FailedAttempts } from './failed-attempts.ts'
 import { isLoopbackHost, requireSameOrigin } from './host-and-origin.ts'
 import { userOfPeer } from './peer-user.ts'
@@ -18,10 +18,12 @@ interface SessionRules {
   sessions: SessionStore
   host: string
   names(): readonly string[]
+  /** How long a browser may stay signed in. */
+  days(): number
   attempts: FailedAttempts
 }
 
-export function sessionRoutes({ sessions, host, names, attempts }: SessionRules): FastifyPluginAsync {
+export function sessionRoutes({ sessions, host, names, days, attempts }: SessionRules): FastifyPluginAsync {
   return async instance => {
     const route = nativeRouter(instance, TAG)
 
@@ -52,20 +54,19 @@ export function sessionRoutes({ sessions, host, names, attempts }: SessionRules)
       }
     })
 
+    const begun = json(
+      'The session',
+      Type.Object({
+        key: Text('To be sent as "Authorization: Bearer …"; returned only once'),
+        role: Type.Enum([...ROLES]),
+        expires_at: Time()
+      })
+    )
     route('POST /api/sessions', 'createSession', 'Start a session with a link', {
       role: 'anyone',
       description: "For the server's own page: pages of other origins are refused. The session is sent like a key.",
       body: Type.Object({ token: Text('The text after "#open=" in the link') }, loose),
-      response: {
-        200: json(
-          'The session',
-          Type.Object({
-            key: Text('To be sent as "Authorization: Bearer …"; returned only once'),
-            role: Type.Enum([...ROLES]),
-            expires_at: Time()
-          })
-        )
-      },
+      response: { 200: begun },
       errors: ['link_ended', 'link_refused', 'rate_limited'],
       handler: async (request, reply) => {
         const { origin, host: called, 'user-agent': userAgent } = request.headers
@@ -83,14 +84,32 @@ export function sessionRoutes({ sessions, host, names, attempts }: SessionRules)
       }
     })
 
+    route('POST /api/sessions/stay', 'staySignedIn', 'Stay signed in with a key in this browser', {
+      description:
+        "For the server's own page: pages of other origins are refused. The session outlives the server and ends with its key or after `security.session_days`. It works only together with the cookie of the reply.",
+      body: Type.Optional(Type.Object({}, loose)),
+      response: { 200: begun },
+      errors: DISK_ERRORS,
+      handler: async (request, reply) => {
+        const { origin, host: called, 'user-agent': userAgent } = request.headers
+        if (origin !== undefined) requireSameOrigin(origin, called)
+        const { caller } = request
+        const { key, record, cookie } = await sessions.stay(caller, { address: caller.address, userAgent }, days())
+        const isSecure = instance.connectionGuard.encrypts || origin?.startsWith('https:')
+        reply.headers({ 'cache-control': 'no-store', 'set-cookie': isSecure ? `${cookie}; Secure` : cookie })
+        return { key, role: caller.role, expires_at: record.expires_at }
+      }
+    })
+
     route('GET /api/sessions', 'listSessions', 'List browser sessions', {
-      role: 'admin',
+      description: 'All sessions for admins, and the sessions of their key for other callers.',
       response: {
         200: json('Newest first', Type.Object({ sessions: Type.Array(SessionRecordSchema) }))
       },
-      handler: async (_request, reply) => {
+      handler: async ({ caller: { role, name, owner } }, reply) => {
         reply.header('cache-control', 'no-store')
-        return { sessions: sessions.list() }
+        const isAdmin = hasRole(role, 'admin')
+        return { sessions: isAdmin || name !== undefined ? sessions.list(isAdmin ? undefined : owner) : [] }
       }
     })
 
@@ -108,12 +127,13 @@ export function sessionRoutes({ sessions, host, names, attempts }: SessionRules)
     })
 
     route('DELETE /api/sessions/:id', 'endSession', 'End a browser session', {
-      role: 'admin',
-      description: 'Running answers are ended.',
+      description: 'Running answers are ended. Only admins end sessions of other keys.',
       params: Type.Object({ id: Text('The id of a session') }),
       response: { 200: ended },
       errors: ['session_not_found'],
       handler: async ({ params, caller }) => {
+        const isOwn = caller.name !== undefined && sessions.list(caller.owner).some(({ id }) => id === params.id)
+        if (!isOwn) requireRole(caller, 'admin')
         return { status: 'ended' as const, session: sessions.end(params.id, caller.name ?? caller.address) }
       }
     })

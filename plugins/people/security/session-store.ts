@@ -1,25 +1,33 @@
-import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { Time } from '../../../core/contracts/native-records.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { Text } from '../../../core/http/request-fields.ts'
 import { dateAt } from '../../../core/system/clock.ts'
 import { setNewest } from '../../../core/system/collections.ts'
+import { diskRefusal } from '../../../core/system/disk-space.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { printable } from '../../../core/system/printable.ts'
-import { type KnownCredential, revocation } from './key-store.ts'
+import { type KeyStore, type KnownCredential, revocation } from './key-store.ts'
 
 /*
  * Browser sessions. An admin asks for a link (`corral open`), and the page exchanges the token in it for a session with
- * the rights of that admin. Links and sessions are only in memory and end with the server.
+ * the rights of that admin. Links and their sessions are only in memory and end with the server. The owner of a key can
+ * stay signed in: such a session is stored, and works only in the browser that has its cookie.
  */
 
 const LINK_LIFETIME_MS = 60_000
 const SESSION_LIFETIME_MS = 12 * 3_600_000
-/** Maximum number of links, and of sessions. Another one ends the oldest. Only admins create them. */
+const DAY_MS = 24 * 3_600_000
+/** Timers of Node.js cannot wait longer. */
+const MAX_TIMER_MS = 2 ** 31 - 1
+/** Maximum number of links, and of the sessions of one owner. Another one ends the oldest. */
 const MAX_COUNT = 100
 const MAX_AGENT = 200
+/** Between writes of the time when a session was used. */
+const USE_INTERVAL_MS = 3_600_000
 
 const SESSION_TEXT = /^corral_session_([0-9a-f]{16})_([A-Za-z0-9_-]{43})$/
 
@@ -46,16 +54,29 @@ export const SessionRecordSchema = Type.Object(
     last_used_at: Time(),
     key: Type.Optional(Text('Name of the admin key that created it; absent for "corral open"')),
     address: Text('Address it was started from'),
-    user_agent: Type.Optional(Text('User-Agent header of the browser'))
+    user_agent: Type.Optional(Text('User-Agent header of the browser')),
+    stays: Type.Optional(Type.Literal(true, { description: 'Whether it outlives the server' }))
   },
   { title: 'Session' }
 )
 type SessionRecord = Static<typeof SessionRecordSchema>
 
+/** What a browser must have, as SHA-256 in hex. */
+const ProofSchema = Type.Object({ secret: Type.String(), cookie: Type.Optional(Type.String()) })
+type Proof = Static<typeof ProofSchema>
+
+/** The sessions of browsers that stay signed in. */
+const SessionFileSchema = Type.Object({
+  version: Type.Literal(1),
+  sessions: Type.Array(Type.Object({ owner: Type.String(), proof: ProofSchema, record: SessionRecordSchema }))
+})
+
 interface Session extends KnownCredential {
-  readonly digest: Buffer
+  readonly proof: Proof
   readonly record: SessionRecord
   readonly ends: number
+  /** When its last use was stored. */
+  stored: number
   end(reason: CorralError): void
 }
 
@@ -68,16 +89,35 @@ export interface LinkUser {
 export class SessionStore {
   readonly #links = new Map<string, Link>()
   readonly #sessions = new Map<string, Session>()
+  readonly #path: string
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
   readonly #changed: (change: SessionChange, id: string, by: string) => void
+  #writing: Promise<unknown> = Promise.resolve()
 
-  /** @param changed called for each session that starts or ends, with the cause */
+  /**
+   * @param path the file of the browsers that stay signed in
+   * @param changed called for each session that starts or ends, with the cause
+   */
   constructor(
+    path: string,
     log: Pick<FastifyBaseLogger, 'info' | 'warn'>,
     changed: (...change: [SessionChange, string, string]) => void
   ) {
+    this.#path = path
     this.#log = log
     this.#changed = changed
+  }
+
+  /** Continues the sessions of browsers that stay signed in, if their keys are still valid. */
+  async load(keys: Pick<KeyStore, 'callerOf'>): Promise<void> {
+    const read = await readJsonFile(this.#path, SessionFileSchema)
+    if (read?.fault !== undefined) {
+      this.#log.warn(`${this.#path} cannot be used: ${read.fault}. Browsers have to sign in again.`)
+    }
+    for (const { owner, proof, record } of read?.value?.sessions ?? []) {
+      const maker = keys.callerOf(owner)
+      if (maker && Date.parse(record.expires_at) > Date.now()) this.#add(maker, record, proof)
+    }
   }
 
   /** Creates a link with the rights of an admin. @param uid as in `Link` @returns its token and expiry */
@@ -86,13 +126,13 @@ export class SessionStore {
     for (const [digest, { ends }] of this.#links) if (ends <= now) this.#links.delete(digest)
     const token = randomBytes(32).toString('base64url')
     const ends = now + LINK_LIFETIME_MS
-    setNewest(this.#links, digestOf(token).toString('hex'), { maker, ends, uid }, MAX_COUNT)
+    setNewest(this.#links, digestOf(token), { maker, ends, uid }, MAX_COUNT)
     return { token, ends: dateAt(ends) }
   }
 
   /** Starts a session and uses up its link. @throws CorralError `link_ended`, `link_refused` (another user's browser) */
   async begin(token: string, user: LinkUser) {
-    const place = digestOf(token).toString('hex')
+    const place = digestOf(token)
     const link = this.#links.get(place)
     if (link?.uid !== undefined) {
       const uid = await user.uid()
@@ -111,21 +151,56 @@ export class SessionStore {
       const message = `This link was already used, or is older than ${LINK_LIFETIME_MS / 1000} s. Each link works once. Run "corral open" again.`
       throw new CorralError('link_ended', message)
     }
-    return this.#begin(link.maker, user)
+    return this.#begin(link.maker, user, SESSION_LIFETIME_MS)
   }
 
-  find(text: string): KnownCredential | undefined {
+  /**
+   * Starts a session that outlives the server, for the browser of a caller with a key.
+   * @returns also the cookie without which the session does not work
+   * @throws CorralError `invalid_request` without a key, errors of the disk
+   */
+  async stay({ turn: _, address: __, isLocal: ___, ...maker }: Caller, user: Omit<LinkUser, 'uid'>, days: number) {
+    if (maker.name === undefined || maker.session || days === 0) {
+      const why =
+        days === 0 ? 'security.session_days is 0' : maker.session ? 'it has a session already' : 'it has no API key'
+      throw new CorralError('invalid_request', `This request cannot start a session that stays, because ${why}.`)
+    }
+    const cookie = newSecret()
+    const begun = this.#begin(maker, user, days * DAY_MS, cookie)
+    try {
+      await this.#store()
+    } catch (error) {
+      this.end(begun.record.id, 'a full disk')
+      throw diskRefusal(error, 'The session was not stored', 'home') ?? error
+    }
+    return { ...begun, cookie: cookieOf(begun.record, cookie) }
+  }
+
+  /** @param cookies the `Cookie` header */
+  find(text: string, cookies = ''): KnownCredential | undefined {
     const [, id, secret] = SESSION_TEXT.exec(text) ?? []
     const session = id === undefined ? undefined : this.#sessions.get(id)
-    if (!session || !timingSafeEqual(session.digest, digestOf(secret!))) return undefined
+    if (!session || !proves(secret, session.proof.secret)) return undefined
+    const { cookie } = session.proof
+    if (cookie !== undefined) {
+      const [, sent] = new RegExp(`(?:^|; *)${COOKIE}${id}=([\\w-]{43})(?:;|$)`).exec(cookies) ?? []
+      if (!proves(sent, cookie)) return undefined
+    }
     // Timers run late after the machine slept.
-    if (session.ends <= Date.now()) return void this.#end(session, 'its time')
-    session.record.last_used_at = new Date().toISOString()
+    const now = Date.now()
+    if (session.ends <= now) return void this.#end(session, 'its time')
+    session.record.last_used_at = new Date(now).toISOString()
+    if (session.record.stays && now - session.stored > USE_INTERVAL_MS) {
+      session.stored = now
+      this.#storeLater()
+    }
     return session
   }
 
-  list(): SessionRecord[] {
-    return [...this.#sessions.values()].reverse().map(({ record }) => record)
+  /** @param owner whose sessions; absent for all */
+  list(owner?: string): SessionRecord[] {
+    const sessions = [...this.#sessions.values()].reverse()
+    return sessions.filter(({ caller }) => owner === undefined || caller.owner === owner).map(({ record }) => record)
   }
 
   /** Ends a session and its answers. @param by who ended it, for the log @throws CorralError `session_not_found` */
@@ -139,23 +214,25 @@ export class SessionStore {
     return session.record
   }
 
-  close(): void {
-    for (const session of this.#sessions.values()) this.#end(session, 'the end of the server')
+  async close(): Promise<void> {
+    await this.#writing.catch(() => undefined)
+    for (const session of this.#sessions.values()) {
+      if (!session.record.stays) this.#end(session, 'the end of the server')
+      else session.end(endedSession())
+    }
   }
 
-  #begin(maker: Maker, { address, userAgent }: LinkUser) {
-    if (this.#sessions.size >= MAX_COUNT) {
-      const [oldest] = this.#sessions.values()
-      this.#end(oldest!, 'newer sessions')
-    }
+  #begin(maker: Maker, { address, userAgent }: Omit<LinkUser, 'uid'>, lifetime: number, cookie?: string) {
+    const own = this.list(maker.owner)
+    if (own.length >= MAX_COUNT) this.end(own.at(-1)!.id, 'newer sessions')
     const id = randomBytes(8).toString('hex')
-    const secret = randomBytes(32).toString('base64url')
+    const secret = newSecret()
     const now = Date.now()
     // It ends with the key or session that created it.
     const others = [maker.expires, maker.session?.expires]
       .map(moment => Date.parse(moment ?? ''))
       .filter(Number.isFinite)
-    const ends = Math.min(now + SESSION_LIFETIME_MS, ...others)
+    const ends = Math.min(now + lifetime, ...others)
     const record: SessionRecord = {
       id,
       created_at: new Date(now).toISOString(),
@@ -163,19 +240,36 @@ export class SessionStore {
       last_used_at: new Date(now).toISOString(),
       ...(maker.name !== undefined && { key: maker.name }),
       address,
-      ...(userAgent !== undefined && { user_agent: printable(userAgent, MAX_AGENT) })
+      ...(userAgent !== undefined && { user_agent: printable(userAgent, MAX_AGENT) }),
+      ...(cookie !== undefined && { stays: true })
     }
+    this.#add(maker, record, { secret: digestOf(secret), ...(cookie !== undefined && { cookie: digestOf(cookie) }) })
+    const by = maker.name ?? 'corral open'
+    this.#log.info({ session: id, key: maker.name, address }, 'A browser session has started.')
+    this.#changed('session_created', id, by)
+    return { key: `corral_session_${id}_${secret}`, record }
+  }
+
+  #add(maker: Maker, record: SessionRecord, proof: Proof): void {
+    const { id, expires_at: expires } = record
+    const ends = Date.parse(expires)
     const { signal, track, revoke } = revocation()
     const withMaker = () => this.#end(session, maker.name === undefined ? 'its session' : `the end of ${maker.name}`)
     maker.revoked?.addEventListener('abort', withMaker, { once: true })
-    const timer = setTimeout(() => this.#end(session, 'its time'), ends - now).unref()
+    let timer: NodeJS.Timeout
+    const wait = () => {
+      const left = ends - Date.now()
+      if (left <= 0) return this.#end(session, 'its time')
+      timer = setTimeout(wait, Math.min(left, MAX_TIMER_MS)).unref()
+    }
     const session: Session = {
-      caller: { ...maker, revoked: signal, session: { id, expires: record.expires_at } },
+      caller: { ...maker, revoked: signal, session: { id, expires } },
       isLong: true,
       track,
-      digest: digestOf(secret),
+      proof,
       record,
       ends,
+      stored: Date.parse(record.last_used_at),
       end(reason) {
         clearTimeout(timer)
         maker.revoked?.removeEventListener('abort', withMaker)
@@ -183,26 +277,53 @@ export class SessionStore {
       }
     }
     this.#sessions.set(id, session)
-    const by = maker.name ?? 'corral open'
-    this.#log.info({ session: id, key: maker.name, address }, 'A browser session has started.')
-    this.#changed('session_created', id, by)
-    return { key: `corral_session_${id}_${secret}`, record }
+    wait()
   }
 
   #end(session: Session, by: string): void {
-    const { id } = session.record
+    const { id, stays } = session.record
     if (!this.#sessions.delete(id)) return
     session.end(endedSession())
+    if (stays) this.#storeLater()
     this.#log.info({ session: id }, `A browser session was ended by ${by}.`)
     this.#changed('session_ended', id, by)
   }
+
+  /** Writes the sessions that outlive the server, after earlier writes. */
+  #store(): Promise<void> {
+    const write = () => {
+      const kept = [...this.#sessions.values()].filter(({ record }) => record.stays)
+      const sessions = kept.map(({ caller, proof, record }) => ({ owner: caller.owner, proof, record }))
+      return writeJsonFile(this.#path, { version: 1, sessions }, { mode: 0o600 })
+    }
+    const done = this.#writing.then(write, write)
+    this.#writing = done
+    return done
+  }
+
+  #storeLater(): void {
+    this.#store().catch(error => this.#log.warn(`${this.#path} was not written: ${errorMessage(error)}`))
+  }
 }
 
-const digestOf = (text: string) => createHash('sha256').update(text).digest()
+const newSecret = () => randomBytes(32).toString('base64url')
+
+const digestOf = (text: string) => hash('sha256', text, 'hex')
+
+const proves = (secret: string | undefined, digest: string) =>
+  secret !== undefined && timingSafeEqual(Buffer.from(digestOf(secret)), Buffer.from(digest))
+
+/** The name of a session's cookie begins like this, since servers on other ports of the host share cookies. */
+const COOKIE = 'corral_'
+
+/** The `Set-Cookie` header for half of a session. Pages cannot read it, and other sites cannot send it. */
+function cookieOf({ id, expires_at: expires }: SessionRecord, secret: string): string {
+  return `${COOKIE}${id}=${secret}; Path=/; Expires=${new Date(expires).toUTCString()}; HttpOnly; SameSite=Strict`
+}
 
 /** The error for a session that has ended. The `session` detail tells it apart from a wrong key. */
 export function endedSession(): CorralError {
   const message =
-    'This session has ended: sessions last 12 hours at most, and end with the server. Run "corral open" again, or send an API key.'
+    'This session has ended: it expired, was ended, or belongs to another browser. Sign in with an API key, or run "corral open".'
   return new CorralError('unauthorized', message, { details: { session: 'ended' } })
 }

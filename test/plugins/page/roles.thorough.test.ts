@@ -29,7 +29,29 @@ test('a key is asked for in each tab and can be corrected', { mayFail: true }, a
   await keyField(other).waitFor()
 })
 
-const COMMON = { models: ['Installed'], server: ['Overview', 'Usage'] }
+test('a browser stays signed in until it is signed out', async (t, { page, context }) => {
+  await keyField(page).fill(guest)
+  await page.getByLabel('Stay signed in').check()
+  t.strictSame(await accessibilityFaults(page), [])
+  await page.getByRole('button', { name: 'Continue' }).click()
+  await ask(page, QUESTION)
+  await answersOf(page).getByText('Paris').waitFor()
+  const stored = await page.evaluate(() => [document.cookie, sessionStorage.getItem('corral-key')])
+  t.strictSame(stored, ['', null], 'scripts see no cookie')
+  const [cookie] = await context.cookies()
+  t.match(cookie, { httpOnly: true, sameSite: 'Strict', name: /^corral_/ })
+  await page.close()
+  const other = await context.newPage()
+  await other.goto(`${corral.url}/#/server/sessions`)
+  await other.getByText('this browser').waitFor()
+  t.strictSame(await accessibilityFaults(other), [])
+  await other.getByText(QUESTION).first().waitFor()
+  await other.getByRole('main').getByRole('button', { name: 'Sign out' }).click()
+  await keyField(other).waitFor()
+  t.equal(await other.evaluate(() => localStorage.getItem('corral-key')), null)
+})
+
+const COMMON = { models: ['Installed'], server: ['Overview', 'Usage', 'Sessions'] }
 for (const [role, key, expected] of [
   ['user', guest, { ...COMMON, menu: ['Details'], load: 0, keys: false, search: 0, get: 0, makesKeys: false }],
   [
@@ -39,7 +61,7 @@ for (const [role, key, expected] of [
       menu: ['Details', 'Settings', 'Delete'],
       models: ['Installed', 'Discover'],
       load: 1,
-      server: ['Overview', 'Logs', 'Usage', 'Keys', 'Audit', 'Plugins'],
+      server: ['Overview', 'Logs', 'Usage', 'Keys', 'Sessions', 'Audit', 'Plugins'],
       keys: true,
       search: 1,
       get: 1,

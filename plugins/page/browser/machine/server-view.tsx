@@ -10,6 +10,7 @@ import { KeysTab } from './keys-tab.tsx'
 import { LogsTab } from './logs-tab.tsx'
 import { OverviewTab } from './overview-tab.tsx'
 import { PluginsTab } from './plugins-tab.tsx'
+import { SessionsTab } from './sessions-tab.tsx'
 
 type Counts = Record<'requests' | 'tokens_in' | 'tokens_cached' | 'tokens_out', number>
 
@@ -87,6 +88,7 @@ const TABS = [
   { id: 'logs', role: 'admin', view: LogsTab },
   { id: 'usage', role: 'user', view: UsageTab },
   { id: 'keys', role: 'admin', view: KeysTab },
+  { id: 'sessions', role: 'user', view: SessionsTab },
   { id: 'audit', role: 'admin', view: AuditTab },
   { id: 'plugins', role: 'operator', view: PluginsTab }
 ] as const

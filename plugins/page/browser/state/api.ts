@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import { createParser } from 'eventsource-parser'
-import { tabTexts } from './browser-storage.ts'
+import { localTexts, tabTexts } from './browser-storage.ts'
 
 /** An error reply of the server, or the reason why it could not be reached. */
 export class ApiError extends Error {
@@ -28,16 +28,17 @@ export const base = new URL(
 
 const STORED_KEY = 'corral-key'
 
-/** The API key for requests, or empty. Kept until the tab is closed. */
-export const key = signal(tabTexts.get(STORED_KEY) ?? '')
+/** The API key or session for requests, or empty. Kept until the tab is closed, or for all tabs if the user stays signed in. */
+export const key = signal(tabTexts.get(STORED_KEY) ?? localTexts.get(STORED_KEY) ?? '')
 /** Whether the server has asked for a key, or for another one. */
 export const isKeyWanted = signal(false)
 
-/** Sets the key of this tab. An empty key removes it. */
-export function useKey(value: string): void {
+/** Sets the key of this tab, or the session of all tabs. An empty key removes it. */
+export function useKey(value: string, stays = false): void {
   key.value = value
   isKeyWanted.value = false
-  tabTexts.set(STORED_KEY, value)
+  tabTexts.set(STORED_KEY, stays ? '' : value)
+  if (stays || value === '') localTexts.set(STORED_KEY, value)
 }
 
 export interface RequestOptions {

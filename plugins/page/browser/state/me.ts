@@ -7,6 +7,7 @@ import { connection } from './server-state.ts'
 export interface Me {
   role: Role
   key?: { name: string }
+  session?: { id: string }
   /** How to get a higher role. */
   more?: string
 }
@@ -47,7 +48,13 @@ export async function redeemLink(): Promise<string> {
   }
 }
 
-/** Ends the session of this tab, or removes its key. */
+/** Signs in with a key. @param stays whether this browser stays signed in after the tab is closed */
+export async function signIn(given: string, stays: boolean): Promise<void> {
+  useKey(given)
+  if (stays) useKey((await ask<{ key: string }>('POST', 'api/sessions/stay', { body: {} })).key, true)
+}
+
+/** Ends the session of this browser, or removes the key of this tab. */
 export async function signOut(): Promise<void> {
   await ask('DELETE', 'api/sessions/current').catch(() => undefined)
   useKey('')

@@ -1,11 +1,14 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { readFileSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { localCaller } from '../../../../core/contracts/callers.ts'
 import { userIn, userOfPeer } from '../../../../plugins/people/security/peer-user.ts'
 import { type LinkUser, SessionStore } from '../../../../plugins/people/security/session-store.ts'
 import { type Corral, DEMO, endless, type SendOptions, startCorral, until } from '../../../support/corral.ts'
+import { newFolder } from '../../../support/folder.ts'
 import { bearer, local, newKey } from '../support.ts'
 
 /** The token of a new link, from after "#open=". */
@@ -168,6 +171,82 @@ t.test('sessions of a key have its rights and end with it', async t => {
   t.equal((await corral.json('/api/whoami', undefined, bearer(byName))).status, 401)
 })
 
+t.test('a browser stays signed in with its cookie, also after a restart', async t => {
+  const corral = await startCorral(t)
+  const root = await newKey(corral, 'root', { role: 'admin' })
+  const alice = await newKey(corral, 'alice')
+  const stay = async (key: string, headers: Record<string, string> = {}) => {
+    const reply = await corral.send('/api/sessions/stay', {}, bearer(key, headers))
+    const [cookie = ''] = reply.headers.getSetCookie()
+    return { status: reply.status, body: (await reply.json()) as any, cookie }
+  }
+  const refused = await stay(alice, { origin: 'http://localhost:3000' })
+  t.match(refused, { status: 403, body: { code: 'origin_not_allowed' }, cookie: '' })
+  t.match(await corral.json('/api/sessions/stay', {}, local), { status: 400, body: { error: /no API key/ } })
+
+  const { status, body, cookie } = await stay(alice, { origin: corral.url, 'user-agent': 'a phone' })
+  t.match({ status, role: body.role }, { status: 200, role: 'user' })
+  t.match(cookie, /^corral_[0-9a-f]{16}=[\w-]{43}; Path=\/; Expires=.* GMT; HttpOnly; SameSite=Strict$/)
+  t.match((await stay(alice, { origin: corral.url.replace('http', 'https') })).status, 403, 'of another scheme')
+  const [sent] = cookie.split(';')
+  const signedIn = (headers: Record<string, string> = {}) =>
+    bearer(body.key, { cookie: `theme=dark; ${sent}`, ...headers })
+  const days = (Date.parse(body.expires_at) - Date.now()) / 86_400_000
+  t.ok(days > 29.9 && days <= 30, `${days} days`)
+  t.match((await corral.json('/api/whoami', undefined, signedIn())).body, { how: 'session', key: { name: 'alice' } })
+  t.match(await stay(body.key, { cookie: sent! }), { status: 400, body: { error: /a session already/ } })
+
+  t.comment('half of it is worthless')
+  for (const headers of [{ cookie: '' }, { cookie: sent!.replace(/=.*/, `=${'x'.repeat(43)}`) }]) {
+    t.match(await corral.json('/api/whoami', undefined, bearer(body.key, headers)), {
+      status: 401,
+      body: { session: 'ended' }
+    })
+  }
+  t.equal((await corral.json('/api/whoami', undefined, { headers: { cookie: sent! } })).status, 401)
+  const foreign = await corral.json('/api/whoami', undefined, signedIn({ origin: 'http://localhost:3000' }))
+  t.match(foreign, { status: 403, body: { code: 'origin_not_allowed' } })
+  const file = join(corral.home, 'sessions.json')
+  t.equal(statSync(file).mode & 0o777, 0o600)
+  const text = readFileSync(file, 'utf8')
+  for (const secret of [body.key.split('_')[3]!, sent!.split('=')[1]!]) t.notOk(text.includes(secret), 'no secrets')
+
+  t.comment('listed and ended by its owner or an admin')
+  const bob = await newKey(corral, 'bob')
+  const list = async (key: string) => (await corral.json('/api/sessions', undefined, bearer(key))).body.sessions
+  t.match(await list(alice), [{ key: 'alice', user_agent: 'a phone', stays: true }])
+  t.same([(await list(bob)).length, (await list(root)).length], [0, 1])
+  const [{ id }] = await list(alice)
+  t.match(await corral.json(`/api/sessions/${id}`, undefined, { method: 'DELETE', ...bearer(bob) }), { status: 403 })
+  const others = [await stay(alice), await stay(bob), await stay(bob), await stay(root)]
+  const current = (at: number) => bearer(others[at]!.body.key, { cookie: others[at]!.cookie.split(';')[0]! })
+  t.equal((await corral.json('/api/sessions/current', undefined, { method: 'DELETE', ...current(0) })).status, 200)
+  const [{ id: last }] = await list(bob)
+  t.equal((await corral.json(`/api/sessions/${last}`, undefined, { method: 'DELETE', ...bearer(bob) })).status, 200)
+  await corral.json('/api/keys/bob/rotate', {}, local)
+
+  t.equal(await corral.end(), 0)
+  const next = await startCorral(t, { home: corral.home })
+  const whoAt = async (init: SendOptions) => (await next.json('/api/whoami', undefined, init)).status
+  t.equal(await whoAt(signedIn()), 200, 'the next day')
+  t.same([await whoAt(current(0)), await whoAt(current(1)), await whoAt(current(2))], [401, 401, 401], 'ended ones')
+  t.equal(await whoAt(current(3)), 200)
+  await next.json('/api/keys/alice', undefined, { method: 'DELETE', ...local })
+  t.equal(await whoAt(signedIn()), 401, 'its key was revoked')
+})
+
+t.test('an admin limits how long browsers stay signed in, and a damaged file only signs out', async t => {
+  const home = newFolder(t)
+  writeFileSync(join(home, 'sessions.json'), '{"version":1,"sessions":[{}]}')
+  const corral = await startCorral(t, { home, config: 'security:\n  session_days: 0\n' })
+  t.match(corral.log(), /sessions\.json cannot be used/)
+  const key = await newKey(corral, 'anna')
+  t.match(await corral.json('/api/sessions/stay', {}, bearer(key)), {
+    status: 400,
+    body: { error: /session_days is 0/ }
+  })
+})
+
 t.test('links cannot be guessed or used by other users', async t => {
   const corral = await startCorral(t)
   t.comment('for one local user')
@@ -248,7 +327,9 @@ const log = { info: () => {}, warn: () => {} }
 
 t.test('links and sessions expire and are limited in number', async t => {
   const told: string[] = []
-  const store = new SessionStore(log, (change, _id, by) => told.push(`${change} ${by}`))
+  const store = new SessionStore(join(newFolder(t), 'sessions.json'), log, (change, _id, by) =>
+    told.push(`${change} ${by}`)
+  )
   t.teardown(() => store.close())
   const { now } = Date
   const moment = performance.now.bind(performance)
@@ -287,7 +368,11 @@ t.test('links and sessions expire and are limited in number', async t => {
 
 t.test('session ends when it or its key expires', async t => {
   const ended: string[] = []
-  const store = new SessionStore(log, (change, id) => change === 'session_ended' && ended.push(id))
+  const store = new SessionStore(
+    join(newFolder(t), 'sessions.json'),
+    log,
+    (change, id) => change === 'session_ended' && ended.push(id)
+  )
   const key = { ...localCaller(), name: 'brief', expires: new Date(Date.now() + 200).toISOString() }
   const { record } = await store.begin(store.makeLink(key).token, user)
   t.equal(record.expires_at, key.expires)
