@@ -135,7 +135,7 @@ function KeyDialog() {
             onInput={event => setText(event.currentTarget.value)}
           />
         </label>
-        <label class="linked">
+        <label class="row">
           <input type="checkbox" checked={stays} onChange={event => setStays(event.currentTarget.checked)} />
           {t.staySignedIn}
         </label>
