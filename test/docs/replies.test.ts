@@ -296,20 +296,21 @@ t.test('browser sessions reply as documented', async t => {
   const body = { token: address.split('#open=')[1] }
   const { key } = await caller.call(t, 'createSession', 200, { body })
   await caller.call(t, 'createSession', 410, { body })
+  const local = { local: true }
   const session = { local: false, headers: { authorization: `Bearer ${key}` } }
   await caller.call(t, 'whoAmI', 200, session)
   await caller.call(t, 'createSessionLink', 200, { body: {}, ...session })
-  const { sessions } = await caller.call(t, 'listSessions', 200)
+  const { sessions } = await caller.call(t, 'listSessions', 200, local)
   await caller.call(t, 'endOwnSession', 404)
   await caller.call(t, 'endOwnSession', 200, session)
   await caller.call(t, 'whoAmI', 401, session)
-  await caller.call(t, 'endSession', 404, { params: { id: sessions[0].id } })
+  await caller.call(t, 'endSession', 404, { params: { id: sessions[0].id }, ...local })
   const link = await caller.call(t, 'createSessionLink', 200, { body: { uid: 65534 } })
   await caller.call(t, 'createSession', 403, { body: { token: link.address.split('#open=')[1] } })
   const again = await caller.call(t, 'createSessionLink', 200, { body: {} })
   await caller.call(t, 'createSession', 200, { body: { token: again.address.split('#open=')[1] } })
-  const [{ id }] = (await caller.call(t, 'listSessions', 200)).sessions
-  await caller.call(t, 'endSession', 200, { params: { id } })
+  const [{ id }] = (await caller.call(t, 'listSessions', 200, local)).sessions
+  await caller.call(t, 'endSession', 200, { params: { id }, ...local })
 })
 
 // This test comes last, because every request needs a key once there is one.

@@ -87,7 +87,7 @@ export function sessionRoutes({ sessions, host, names, days, attempts }: Session
     route('POST /api/sessions/stay', 'staySignedIn', 'Stay signed in with a key in this browser', {
       description:
         "For the server's own page: pages of other origins are refused. The session outlives the server and ends with its key or after `security.session_days`. It works only together with the cookie of the reply.",
-      body: Type.Optional(Type.Object({}, loose)),
+      body: Type.Object({}, loose),
       response: { 200: begun },
       errors: DISK_ERRORS,
       handler: async (request, reply) => {
@@ -132,8 +132,9 @@ export function sessionRoutes({ sessions, host, names, days, attempts }: Session
       response: { 200: ended },
       errors: ['session_not_found'],
       handler: async ({ params, caller }) => {
-        const isOwn = caller.name !== undefined && sessions.list(caller.owner).some(({ id }) => id === params.id)
-        if (!isOwn) requireRole(caller, 'admin')
+        const owner = sessions.ownerOf(params.id)
+        const isForeign = owner !== undefined && (caller.name === undefined || owner !== caller.owner)
+        if (isForeign) requireRole(caller, 'admin')
         return { status: 'ended' as const, session: sessions.end(params.id, caller.name ?? caller.address) }
       }
     })

@@ -203,6 +203,10 @@ export class SessionStore {
     return sessions.filter(({ caller }) => owner === undefined || caller.owner === owner).map(({ record }) => record)
   }
 
+  ownerOf(id: string): string | undefined {
+    return this.#sessions.get(id)?.caller.owner
+  }
+
   /** Ends a session and its answers. @param by who ended it, for the log @throws CorralError `session_not_found` */
   end(id: string, by: string): SessionRecord {
     const session = this.#sessions.get(id)
