@@ -53,6 +53,7 @@ const chain = (length: number) =>
   )
 
 t.test('PDFs that take too much memory or time, or are damaged on purpose, become a sentence', thorough, async t => {
+  await corral.reload(configWith('10s'))
   t.match(await prompt(HONEST, [pdfWith('Hello')]), { status: 200 })
   const bombs: [string, Buffer, RegExp][] = [
     ['a stream of 256 MiB', onePage(deflated(Buffer.alloc(256 * MIB, LINE))), /more than 67 MB of memory/],
@@ -62,7 +63,7 @@ t.test('PDFs that take too much memory or time, or are damaged on purpose, becom
       /more than 67 MB of memory/
     ],
     ['forms in forms', onePage(pdfStream('/X Do'), forms(30), '/XObject<</X 10 0 R>>'), /memory|takes longer/],
-    ['slow pages', slow(0), /takes longer than 1 s/],
+    ['slow pages', slow(0), /takes longer than 10 s/],
     [
       'a cycle of pages',
       pdfOf({ 1: '<</Type/Catalog/Pages 2 0 R>>', 2: '<</Type/Pages/Kids[2 0 R 2 0 R]/Count 2147483647>>' }),
@@ -87,7 +88,6 @@ t.test('PDFs that take too much memory or time, or are damaged on purpose, becom
     const grown = residentMemory(corral.process.pid!) - before
     t.ok(grown < 300, `${what}: ${grown} MiB`)
   }
-  await corral.reload(configWith('20s'))
   const pages = pdfWith(...Array.from({ length: 10_000 }, (_, page) => `p${page}`))
   t.match((await prompt(ATTACKER, [pages])).body.prompt, /first 200 pages of this/)
   t.match((await prompt(HONEST, [pdfWith('Still here')])).body.prompt, 'Still here')
