@@ -290,9 +290,9 @@ t.test('speech', { skip: typeof tools === 'string' && tools }, async t => {
       status: 2,
       stderr: /\.wav, \.mp3, \.opus, \.flac or \.pcm/
     })
-    t.match(run('say', 'x', '--voice', 'nobody', '-o', file), { status: 1, stderr: /no voice "nobody"/ })
+    t.match(run('say', 'x', '--voice', 'nobody', '-o', file), { status: 2, stderr: /no voice "nobody"/ })
     writeFileSync(file, 'no sound')
-    t.match(run('transcribe', file), { status: 1, stderr: /WAV, MP3 or FLAC/ })
+    t.match(run('transcribe', file), { status: 2, stderr: /WAV, MP3 or FLAC/ })
   })
 
   t.test('a live session hears, answers and speaks', async t => {
