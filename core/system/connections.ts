@@ -37,3 +37,13 @@ export async function openConnections(proxy: string | undefined, limits: Connect
     }
   }
 }
+
+export const hasProxy = (env: NodeJS.ProcessEnv): boolean =>
+  ['https_proxy', 'HTTPS_PROXY', 'http_proxy', 'HTTP_PROXY'].some(name => env[name])
+
+export const isTrue = (value: string | undefined) => /^(1|on|yes|true)$/i.test(value ?? '')
+
+/** Returns the variable that forbids requests, as in Hugging Face's own client. */
+export function offlineVariable(env: NodeJS.ProcessEnv): string | undefined {
+  return ['HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE'].find(name => isTrue(env[name]))
+}

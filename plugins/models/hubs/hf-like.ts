@@ -5,6 +5,7 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { mapInSlices } from '../../../core/system/collections.ts'
+import { isTrue, offlineVariable } from '../../../core/system/connections.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
 import {
@@ -411,13 +412,6 @@ export const csghub = hfLikePlugin({
     id: 'path'
   }
 })
-
-const isTrue = (value: string | undefined) => /^(1|on|yes|true)$/i.test(value ?? '')
-
-/** Returns the variable that forbids requests, as in Hugging Face's own client. */
-export function offlineVariable(env: NodeJS.ProcessEnv): string | undefined {
-  return ['HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE'].find(name => isTrue(env[name]))
-}
 
 const expanded = (path: string): string => path.replace(/^~(?=$|[\\/])/, homedir())
 

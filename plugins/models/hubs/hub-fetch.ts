@@ -1,15 +1,14 @@
 import { readFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { promisify } from 'node:util'
-import { brotliDecompress, unzip } from 'node:zlib'
 import { type Static, type TObject, Type } from 'typebox'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import type { Hub } from '../../../core/contracts/hubs.ts'
 import { CorralError, errorMessage, whenMissing } from '../../../core/errors.ts'
 import { definePlugin, type PluginContext, type PluginDefinition } from '../../../core/plugins/plugin.ts'
 import { allowedLookup, requireAllowedHost } from '../../../core/system/allowed-address.ts'
+import { readBody } from '../../../core/system/bounded-body.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
-import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
+import { hasProxy, openConnections, type ServerConnections } from '../../../core/system/connections.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { checkRedirect, isRedirect, MAX_REDIRECTS, mayHaveCredentials } from '../../../core/system/redirects.ts'
@@ -130,21 +129,10 @@ export function hubFetch(title: string, options: ConnectionOptions, { signal: en
   }
 
   async function readText(body: AsyncIterable<Buffer>, headers: Headers, limit: number, url: URL): Promise<string> {
-    const pieces: Buffer[] = []
-    let size = 0
-    for await (const piece of body) {
-      size += piece.length
-      if (size > limit) {
-        if (limit === MAX_ERROR_BODY_BYTES) break
-        throw unreachable(`${url.host} sends a response of more than ${formatBytes(limit)}`)
-      }
-      pieces.push(piece)
-    }
-    const bytes = Buffer.concat(pieces)
     // Some servers compress anyway.
-    const unpack = { gzip: unzip, deflate: unzip, br: brotliDecompress }[headers['content-encoding'] ?? '']
-    if (!unpack || size === 0) return bytes.toString()
-    return (await promisify<Buffer, object, Buffer>(unpack)(bytes, { maxOutputLength: limit })).toString()
+    const { bytes, isWhole } = await readBody(body, headers['content-encoding'], limit)
+    if (isWhole || limit === MAX_ERROR_BODY_BYTES) return bytes.toString()
+    throw unreachable(`${url.host} sends a response of more than ${formatBytes(limit)}`)
   }
 
   function unreachable(why: string, cause?: unknown): CorralError {
@@ -208,9 +196,6 @@ export function hubFetch(title: string, options: ConnectionOptions, { signal: en
   }
 }
 export type HubFetch = ReturnType<typeof hubFetch>
-
-const hasProxy = (env: NodeJS.ProcessEnv): boolean =>
-  ['https_proxy', 'HTTPS_PROXY', 'http_proxy', 'HTTP_PROXY'].some(name => env[name])
 
 /** Values of response headers by lower-case names. */
 export type Headers = Record<string, string>

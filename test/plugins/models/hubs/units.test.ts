@@ -1,4 +1,5 @@
 import t from 'tap'
+import { offlineVariable } from '../../../../core/system/connections.ts'
 import { isLoopback, isPrivateHost } from '../../../../core/system/private-address.ts'
 import { checkRedirect, mayHaveCredentials } from '../../../../core/system/redirects.ts'
 import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
@@ -11,7 +12,6 @@ import {
   isFinalRefusal,
   isIncomplete,
   nextPage,
-  offlineVariable,
   refusalKind,
   sameButForCase,
   tokenFile,
