@@ -8,6 +8,7 @@ import type { CommandContext } from '../context.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
+export { mcpImport } from './mcp-import.ts'
 export { mcpCall, mcpCheck, mcpList } from './tool-commands.ts'
 
 type Message = Record<string, unknown>

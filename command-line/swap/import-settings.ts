@@ -1,21 +1,19 @@
 import { existsSync } from 'node:fs'
-import { copyFile, readFile } from 'node:fs/promises'
-import { dirname, join, resolve } from 'node:path'
+import { readFile } from 'node:fs/promises'
+import { dirname, resolve } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
-import writeFileAtomic from 'write-file-atomic'
 import { inlineYaml } from '../../core/config/config-text.ts'
-import { loadConfig } from '../../core/config/load.ts'
-import { renewTrust } from '../../core/config/trust.ts'
 import { settingsYaml, withModelSettings } from '../../core/config/yaml-edit.ts'
 import { readYaml } from '../../core/config/yaml-file.ts'
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
-import { errorMessage, isSystemError } from '../../core/errors.ts'
+import { errorMessage } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { CommandFailure, failure, forEach, misuse } from '../command-failure.ts'
-import { type CommandContext, configPlaces, openConfig } from '../context.ts'
+import type { CommandContext } from '../context.ts'
 import { printable, printNote, printText } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
 import { withServer } from '../server-connection.ts'
+import { checkSettings, openSettings, saveSettings } from '../settings-file.ts'
 import { type Conversion, convertSwapConfig } from './swap-conversion.ts'
 
 type Values = Record<string, unknown>
@@ -24,20 +22,15 @@ type Values = Record<string, unknown>
 export async function importSettings(context: CommandContext, given: string | undefined, dryRun = false) {
   const source = resolve(context.cwd, given ?? 'config.yaml')
   const conversion = await readSource(source, context.env)
-  const config = await openConfig(context)
-  const path = config.file ?? join(config.paths.home, 'config.yaml')
-  const before = await readFile(path, 'utf8').catch(error => {
-    if (isSystemError(error, 'ENOENT')) return undefined
-    throw error
-  })
+  const file = await openSettings(context)
+  const { path, before } = file
   const { added, kept, text } = merge(before ?? '', conversion)
   for (const each of [...kept, ...conversion.notes]) printNote(`- ${printable(each)}`)
   const isEmpty = Object.values(added).every(group => Object.keys(group).length === 0)
   if (isEmpty) printNote(`${path} already has all of these settings.`)
   else printText(printable(settingsYaml(added)).trimEnd())
   if (text === undefined) throw failure(`${path} cannot be changed without affecting others. Add these lines yourself.`)
-  // Mistakes are reported before anything is changed.
-  await loadConfig({ ...configPlaces(context), definitions: await context.definitions(), file: path, text })
+  await checkSettings(context, file, text)
   if (dryRun) {
     for (const { path, model } of conversion.files) printNote(`would import ${path} as ${model}`)
     return printNote(`Nothing was changed. Without --dry-run, these settings are added to ${path}.`)
@@ -46,14 +39,7 @@ export async function importSettings(context: CommandContext, given: string | un
     if (error instanceof CommandFailure) return error
     throw error
   })
-  if (!isEmpty) {
-    if (before !== undefined) await copyFile(path, `${path}.bak`)
-    await writeFileAtomic(path, text, before === undefined ? { mode: 0o600 } : {})
-    await renewTrust(config.paths.home, path, before ?? '', text)
-    printNote(
-      `Saved to ${path}${before === undefined ? '' : `, whose old text is in ${path}.bak`}. Restart corral to apply it.`
-    )
-  }
+  if (!isEmpty) await saveSettings(file, text)
   for (const name of conversion.pulls) printNote(`Download a model: corral pull ${printable(name)}`)
   if (failed) throw failed
 }
