@@ -2,6 +2,8 @@ import { createHash } from 'node:crypto'
 import { open, readFile } from 'node:fs/promises'
 import type { FastifyReply } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
+import type { UserFileFinder } from '../contracts/built-in-services.ts'
+import type { Caller } from '../contracts/callers.ts'
 import type { EngineFields } from '../contracts/engines.ts'
 import { CorralError, type ErrorCode, isSystemError } from '../errors.ts'
 import { formatBytes, parseBytes } from '../system/bytes.ts'
@@ -107,7 +109,10 @@ export async function withReadFiles<Body extends EngineFields>(
 
   async function readable(given: FilePart): Promise<Part> {
     const { kind = 'document', file, param } = given
-    const source = findSource(file, reply)
+    const source = findSource(file, {
+      find: id => reply.server.userFiles?.find(reply.request.caller.owner, id),
+      take: bytes => reply.server.bodyMemory.take(reply.request, bytes)
+    })
     const read = isFault(source)
       ? source
       : await READERS[kind](source, readLimits(limits), reply.request.caller.turn, signal).catch(error => {
@@ -131,6 +136,26 @@ export async function withReadFiles<Body extends EngineFields>(
   }
 }
 
+/**
+ * Returns the text of a file that a client has stored. Pages begin with `[Page 1]`.
+ * @returns or why there is none, as the end of a sentence that begins with "it"
+ * @throws the reason of the signal
+ */
+export async function storedText(
+  id: string,
+  files: UserFileFinder,
+  { owner, turn }: Caller,
+  limits: CoreConfig['limits'],
+  signal: AbortSignal
+): Promise<{ text: string; pages?: number } | { because: string }> {
+  const source = findSource({ file_id: id }, { find: id => files.find(owner, id), take: () => undefined })
+  if (isFault(source)) return source
+  return await readDocument(source, readLimits(limits), turn, signal).catch(error => {
+    if (isSystemError(error, 'ENOENT')) return FILE_GONE
+    throw error
+  })
+}
+
 const isFault = (value: object): value is Fault => 'because' in value
 const isFile = (part: unknown): part is FilePart => isObject(part) && part.type === 'file'
 /** Whether `withReadFiles` changes a request. */
@@ -149,13 +174,19 @@ const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/
 /** Bytes that show what a document is. PDF readers look for the signature in this many. */
 const HEAD_BYTES = 1024
 
+/** The client's stored files, and the memory for a file that is read. */
+interface Files {
+  find(id: string): ReturnType<UserFileFinder['find']>
+  take(bytes: number): void
+}
+
 function findSource(
   { file_url: url, file_id: id, file_data: data, filename }: FilePart['file'],
-  { server, request }: FastifyReply
+  { find, take }: Files
 ): Source | Fault {
   const name = typeof filename === 'string' ? filename : ''
   if (typeof id === 'string' && id !== '') {
-    const found = server.userFiles?.find(request.caller.owner, id)
+    const found = find(id)
     if (!found) return FILE_GONE
     const { path, bytes } = found
     return {
@@ -172,7 +203,7 @@ function findSource(
         }
       },
       load() {
-        server.bodyMemory.take(request, bytes)
+        take(bytes)
         return readFile(path)
       }
     }

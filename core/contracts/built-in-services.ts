@@ -52,6 +52,8 @@ export interface Usage {
 export interface UserFileFinder {
   /** Returns undefined for files that do not exist, and for files of other owners. */
   find(owner: string, id: string): { filename: string; bytes: number; path: string } | undefined
+  /** Lists the files of an owner, with `createdAt` in seconds. */
+  list(owner: string): { id: string; filename: string; purpose: string; createdAt: number }[]
 }
 
 export interface WebPage {

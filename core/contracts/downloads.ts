@@ -107,6 +107,8 @@ declare module './hubs.ts' {
     list(): PullRecord[]
     /** Bytes of files that pulls have received since the start, including files that another model had on the disk. */
     received(): number
+    /** The hosts, addresses and networks beside public ones that clients may name. */
+    privateAddresses(): readonly string[]
     /** Pauses a pull, by id or model. `unlessShared` spares pulls that others need. @throws `model_not_found` */
     pause(id: string, options?: { unlessShared?: boolean }): Promise<PullRecord>
     /** Continues it, detached. @throws as `pause`, and `rate_limited` */

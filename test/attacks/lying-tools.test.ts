@@ -137,7 +137,7 @@ t.test('a result that gives orders stays data, and the tool that it names needs 
 })
 
 t.test('a client with many calls to approve loses its own oldest, and no calls of others', async t => {
-  const servers = new ToolServers({} as never, undefined as never, undefined as never)
+  const servers = new ToolServers({} as never, undefined as never, undefined as never, {} as never)
   const call = { server: 'math', tool: 'delete', id: 'x', name: 'math_delete', arguments: '{}' }
   const honest = servers.keep('honest', call)
   const own = Array.from({ length: 2000 }, () => servers.keep('flood', call))

@@ -340,6 +340,8 @@ export function createDownloads(options: DownloadsOptions) {
 
     received: () => received,
 
+    privateAddresses: () => context.privateAddresses,
+
     async pause(id, options = {}): Promise<PullRecord> {
       const job = getJob(id)
       await job.pause(options)

@@ -1,3 +1,4 @@
+import type { FastifyInstance } from 'fastify'
 import { ConfigError } from '../../../core/config/config-error.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { toolRoutes } from './routes.ts'
@@ -9,29 +10,42 @@ export default definePlugin({
   description: 'Tools that corral runs for models: servers of the Model Context Protocol',
   optional: true,
   offers: ['tools'],
+  needs: ['downloads'],
   options: ToolSection,
-  async setup({ log, hooks }, options) {
+  async setup(context, options) {
     checkServers(options)
     // Most configurations have no servers of tools.
     if (Object.keys(options.servers).length === 0) {
       return { services: { tools: {} }, routes: async app => toolRoutes(app, undefined) }
     }
     const { ToolServers } = await import('./tool-servers.ts')
-    const servers = new ToolServers(options, log, hooks)
+    let server: FastifyInstance | undefined
+    const builtIn = {
+      app: () => server!,
+      limits: context.config.limits,
+      settings: options,
+      privateAddresses: context.service('downloads').privateAddresses
+    }
+    const servers = new ToolServers(options, context.log, context.hooks, builtIn)
     return {
       services: { tools: { host: servers } },
-      routes: async app => toolRoutes(app, servers),
+      routes: async app => {
+        server = app
+        toolRoutes(app, servers)
+      },
       stop: () => servers.close()
     }
   }
 })
 
-/** @throws ConfigError for servers without an address, and targets of `map` that do not exist */
+/** @throws ConfigError for servers that are not exactly one of a program, an address and built-in tools, and targets of `map` that do not exist */
 function checkServers({ servers, map }: ToolSection): void {
   const mistake = (setting: string, message: string) => ({ where: setting, setting, message })
   const unclear = Object.entries(servers as Record<string, ToolServer>)
-    .filter(([, { command, url }]) => (command === undefined) === (url === undefined))
-    .map(([name]) => mistake(`mcp.servers.${name}`, 'It needs either "command" or "url".'))
+    .filter(
+      ([, { command, url, built_in: own }]) => [command, url, own].filter(each => each !== undefined).length !== 1
+    )
+    .map(([name]) => mistake(`mcp.servers.${name}`, 'It needs one of "command", "url" and "built_in".'))
   const unknown = Object.entries(map)
     .map(([type, target]) => [type, target.slice(0, target.indexOf('.'))] as const)
     .filter(([, server]) => !Object.hasOwn(servers, server))

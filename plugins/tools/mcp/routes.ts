@@ -17,7 +17,7 @@ const Tool = Titled('HostTool', {
 
 const Server = Titled('ToolServer', {
   name: Type.String(),
-  transport: Type.Enum(['stdio', 'http']),
+  transport: Type.Enum(['stdio', 'http', 'built-in']),
   state: Type.Enum(['running', 'stopped', 'failed'], { description: 'Servers are started when they are first used' }),
   fault: Type.Optional(Text('Why it failed last')),
   roles: Type.Array(Type.Enum([...ROLES])),

@@ -13,14 +13,16 @@ import type {
 } from '../../../core/contracts/tool-host.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { hasRole } from '../../../core/http/roles.ts'
-import { untilAborted } from '../../../core/system/abort-signals.ts'
+import { abortAfter, untilAborted } from '../../../core/system/abort-signals.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { setNewest } from '../../../core/system/collections.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
+import type { BuiltInContext } from './built-in/built-in-call.ts'
+import { builtInRunner, builtInTools } from './built-in/built-in-tools.ts'
 import { reasonText, ToolConnection } from './connection.ts'
 import { readTools, resultText } from './results.ts'
-import type { ToolSection, ToolServer } from './tool-settings.ts'
+import type { BuiltIn, ToolSection, ToolServer } from './tool-settings.ts'
 
 /** How long a list of tools is used before the server is asked again, in milliseconds. */
 const LIST_AGE_MS = 30_000
@@ -45,10 +47,12 @@ export class ToolServers implements ToolHost {
   readonly #hooks: Pick<Hooks, 'toolCalled'>
   /** By the server's name, and for isolated ones also the owner. */
   readonly #known = new Map<string, Known>()
+  readonly #runBuiltIn: ReturnType<typeof builtInRunner>
   /** Calls that wait for an approval. */
   readonly #kept = new Map<string, { owner: string; call: HostedCall }>()
 
-  constructor(settings: ToolSection, log: Log, hooks: Pick<Hooks, 'toolCalled'>) {
+  constructor(settings: ToolSection, log: Log, hooks: Pick<Hooks, 'toolCalled'>, builtIn: BuiltInContext) {
+    this.#runBuiltIn = builtInRunner(builtIn)
     this.#settings = settings
     this.#log = log
     this.#hooks = hooks
@@ -100,17 +104,16 @@ export class ToolServers implements ToolHost {
       .map(([name, server]) => {
         const known = this.#known.get(keyOf(name, server, caller))
         const fault = known?.connection.fault
+        const tools = server.built_in ?? known?.tools?.list.map(({ name }) => name)
         return {
           name,
-          transport: server.url === undefined ? ('stdio' as const) : ('http' as const),
-          state: known?.connection.state ?? ('stopped' as const),
+          transport: server.built_in ? ('built-in' as const) : server.url ? ('http' as const) : ('stdio' as const),
+          state: server.built_in ? ('running' as const) : (known?.connection.state ?? ('stopped' as const)),
           ...(fault !== undefined && { fault }),
           roles: server.roles ?? ['operator' as const],
           ask: server.ask ?? ('writes' as const),
           isolated: server.isolate === 'key',
-          ...(known?.tools && {
-            tools: known.tools.list.map(({ name }) => name).filter(name => isListed(server, name))
-          })
+          ...(tools && { tools: tools.filter(name => isListed(server, name)) })
         }
       })
   }
@@ -169,15 +172,25 @@ export class ToolServers implements ToolHost {
   }: ToolCallRequest): Promise<CallToolResult> {
     const given = parseAnyJson(text)
     if (!isObject(given)) throw new Error('the arguments are not a JSON object')
-    const { connection } = this.#find(name, serverOf(this.#settings, name)!, caller)
+    const server = serverOf(this.#settings, name)!
     const timeout = parseDuration(this.#settings.call_timeout)!
+    const tooLong = () => new Error(`it took longer than ${timeout / 1000} s and was cancelled`)
+    if (server.built_in) {
+      const late = abortAfter(timeout)
+      const call = { caller, timeout, signal: AbortSignal.any([signal, late]) }
+      const output = await this.#runBuiltIn(tool as BuiltIn, given, call).catch(error => {
+        throw late.aborted ? tooLong() : error
+      })
+      return { content: [{ type: 'text', text: output }] }
+    }
+    const { connection } = this.#find(name, server, caller)
     return await connection.use(async client => {
       try {
         const calling = client.callTool({ name: tool, arguments: given }, { signal, timeout, maxTotalTimeout: timeout })
         return await untilAborted(calling, signal)
       } catch (error) {
         if (isTimeout(error)) connection.noteTimeout()
-        throw isTimeout(error) ? new Error(`it took longer than ${timeout / 1000} s and was cancelled`) : error
+        throw isTimeout(error) ? tooLong() : error
       }
     })
   }
@@ -212,6 +225,7 @@ export class ToolServers implements ToolHost {
   }
 
   async #tools(name: string, server: ToolServer, caller: Caller): Promise<Omit<HostTool, 'asks'>[]> {
+    if (server.built_in) return builtInTools(name, server.built_in)
     const known = this.#find(name, server, caller)
     if (known.tools && performance.now() < known.tools.until) return known.tools.list
     const timeout = parseDuration(this.#settings.start_timeout)!

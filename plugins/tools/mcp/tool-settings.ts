@@ -2,6 +2,10 @@ import { type Static, Type } from 'typebox'
 import { Bytes, Duration, Path, Timeout } from '../../../core/config/core-schema.ts'
 import { ROLES } from '../../../core/http/roles.ts'
 
+/** corral's own tools. */
+export const BUILT_IN = ['time', 'arithmetic', 'documents', 'fetch'] as const
+export type BuiltIn = (typeof BUILT_IN)[number]
+
 const Variables = (description: string) =>
   Type.Optional(Type.Record(Type.String(), Type.String(), { writeOnly: true, description }))
 
@@ -23,6 +27,13 @@ const ToolServer = Type.Object(
       })
     ),
     headers: Variables('Headers of requests to "url"; values may refer to variables of corral, as in the example'),
+    built_in: Type.Optional(
+      Type.Array(Type.Enum([...BUILT_IN]), {
+        minItems: 1,
+        uniqueItems: true,
+        description: 'Tools of corral itself, instead of "command" or "url"'
+      })
+    ),
     tools: Type.Optional(
       Type.Array(Type.String(), { uniqueItems: true, description: 'The only tools that may be used' })
     ),
@@ -68,6 +79,7 @@ export const ToolSection = Type.Object(
               url: 'https://files.internal/mcp',
               // biome-ignore lint/suspicious/noTemplateCurlyInString: a reference to a variable
               headers: { Authorization: 'Bearer ${FILES_TOKEN}' },
+              built_in: ['time', 'arithmetic', 'documents', 'fetch'],
               tools: ['read_text_file'],
               roles: ['user'],
               ask: 'writes',
@@ -83,6 +95,23 @@ export const ToolSection = Type.Object(
         "Tools that replace the vendors' hosted tools, by type without the date, such as web_search: search.web_search",
       examples: [{ web_search: 'search.web_search' }]
     }),
+    embedding_model: Type.String({
+      default: '',
+      description: 'Model with which the built-in tool "documents" searches; empty is the first one that embeds texts'
+    }),
+    fetch_from: Type.Array(
+      Type.String({
+        pattern: '^(\\*|(\\*\\.)?[\\w.-]+|\\[[\\da-fA-F:.]+\\])(:\\d+)?$',
+        title: 'a host such as docs.python.org, *.wikipedia.org or *'
+      }),
+      {
+        default: [],
+        needsTrust: true,
+        description:
+          'Hosts from which the built-in tool "fetch" gets pages; "*" is all. Private addresses must also be in "downloads.private_addresses"',
+        examples: [['docs.python.org', '*.wikipedia.org']]
+      }
+    ),
     max_calls: Type.Integer({ default: 16, minimum: 1, maximum: 1000, description: 'Maximum calls during one answer' }),
     call_timeout: Timeout({ default: '60s', description: 'How long a call may take' }),
     max_result: Bytes({ default: '64KiB', description: 'Text of a result that the model gets; the rest is cut off' }),

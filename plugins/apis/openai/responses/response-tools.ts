@@ -18,7 +18,7 @@ type Fields = Record<string, unknown>
 /**
  * Takes the tools that corral runs out of a request.
  * @param placed the conversation, with the user's decisions about calls
- * @returns the other fields, and the tools as the reply repeats them
+ * @returns the other fields, the tools as the reply repeats them, and the names of their fields that are ignored
  * @throws CorralError `invalid_request` for a server that is not configured
  */
 export function takeHostedTools(
@@ -38,6 +38,11 @@ export function takeHostedTools(
     shown.push(rest)
     return false
   })
+  // corral searches all documents of the caller.
+  const unused = shown.flatMap(({ type, vector_store_ids: stores, filters }) => [
+    ...(Array.isArray(stores) && stores.length > 0 ? [`${type}.vector_store_ids`] : []),
+    ...(filters ? [`${type}.filters`] : [])
+  ])
   const { tool_choice: choice, max_tool_calls: maxCalls } = request
   const chosen = isObject(choice) ? choice.type : choice
   const target = typeof chosen === 'string' ? host.mapped(chosen) : undefined
@@ -53,7 +58,7 @@ export function takeHostedTools(
     isDemanded,
     maxCalls: typeof maxCalls === 'number' ? maxCalls : undefined
   }
-  return { request: { ...request, tools: others, ...(isDemanded && { tool_choice: null }) }, tools, shown }
+  return { request: { ...request, tools: others, ...(isDemanded && { tool_choice: null }) }, tools, shown, unused }
 }
 
 function readServer(tool: Fields, place: string, host: ToolHost): WantedTools {
@@ -146,12 +151,12 @@ export function hostedStep(event: HostedEvent, id: (prefix: string) => string): 
     const begins = { type: 'mcp_approval_request', id: call.approval, ...named }
     return { begins: begins as unknown as OutputItem, events: [], ends: {} }
   }
-  const isSearch = call.hosted?.startsWith('web_search') === true
+  const search = SEARCHES.find(({ type }) => call.hosted?.startsWith(type))
+  const item = `${search?.type}_call`
   if (event.type === 'call') {
-    if (isSearch) {
-      const begins = { type: 'web_search_call', id: id('ws'), status: 'in_progress', action: searchAction(text, '') }
-      const events = [...each('web_search_call', 'in_progress'), ...each('web_search_call', 'searching')]
-      return { begins: begins as OutputItem, events }
+    if (search) {
+      const begins = { type: item, id: id(search.prefix), status: 'in_progress', ...search.fields(text) }
+      return { begins: begins as OutputItem, events: [...each(item, 'in_progress'), ...each(item, 'searching')] }
     }
     const approval = { approval_request_id: call.approval ?? null, output: null, error: null }
     const begins = { type: 'mcp_call', id: id('mcp'), status: 'in_progress', ...named, arguments: '', ...approval }
@@ -164,8 +169,7 @@ export function hostedStep(event: HostedEvent, id: (prefix: string) => string): 
   }
   const { output, failed } = event
   const status = failed ? 'failed' : 'completed'
-  if (isSearch)
-    return { events: each('web_search_call', 'completed'), ends: { status, action: searchAction(text, output) } }
+  if (search) return { events: each(item, 'completed'), ends: { status, ...search.fields(text, output) } }
   return {
     events: each('mcp_call', status),
     ends: { status, arguments: text, ...(failed ? { error: output } : { output }) }
@@ -176,9 +180,39 @@ const each = (kind: string, state: string): Step[] => [[`${kind}.${state}`, {}]]
 
 const MAX_SOURCES = 20
 
-function searchAction(text: string, output: string) {
+/** Hosted tools whose calls have items of their own. */
+const SEARCHES = [
+  {
+    type: 'web_search',
+    prefix: 'ws',
+    fields(text: string, output = '') {
+      const urls = [...new Set(output.match(/https?:\/\/[^\s"'<>)\]]+/g))].slice(0, MAX_SOURCES)
+      const sources = urls.map(url => ({ type: 'url', url }))
+      return { action: { type: 'search', query: queryOf(text), sources } }
+    }
+  },
+  {
+    type: 'file_search',
+    prefix: 'fs',
+    fields: (text: string, output?: string) => ({ queries: [queryOf(text)], results: output ? passages(output) : null })
+  }
+]
+
+function queryOf(text: string): string {
   const given = parseAnyJson(text)
   const { query, q } = isObject(given) ? given : {}
-  const urls = [...new Set(output.match(/https?:\/\/[^\s"'<>)\]]+/g))].slice(0, MAX_SOURCES)
-  return { type: 'search', query: `${query ?? q ?? ''}`, sources: urls.map(url => ({ type: 'url', url })) }
+  return `${query ?? q ?? ''}`
+}
+
+/** The passages that corral's own search of documents returns, or the text of another tool. */
+function passages(output: string): Fields[] {
+  const found = parseAnyJson(output)
+  if (!isObject(found) || !Array.isArray(found.passages)) return [{ filename: '', text: output }]
+  return found.passages.filter(isObject).map(({ file, file_id, score, text }) => ({
+    file_id,
+    filename: file,
+    score,
+    text,
+    attributes: {}
+  }))
 }

@@ -118,7 +118,7 @@ function parseRequest(
   const hosted = host && takeHostedTools(request, placed, host, caller.owner)
   const engine = engineRequest(hosted?.request ?? request, options, added)
   if (hosted) engine.tools.shown.push(...hosted.shown)
-  reportIgnoredTools(reply, engine.tools.ignored)
+  reportIgnoredTools(reply, [...engine.tools.ignored, ...(hosted?.unused ?? [])])
   const conversed = withoutDecided(sinceCompaction(placed), hosted?.tools.decisions ?? [])
   const { messages, places } = engineMessages(conversed, request.instructions ?? undefined)
   if (placed.length === 0) {
