@@ -69,12 +69,26 @@ export interface HostedCall {
   readonly approval?: string | undefined
 }
 
+/** An image or another file of a result. Its type is what the server of tools says. */
+export interface ResultFile {
+  readonly name: string
+  readonly type: string
+  /** Base64. */
+  readonly data: string
+}
+
+export interface ToolResult {
+  readonly output: string
+  readonly failed: boolean
+  readonly files?: readonly ResultFile[]
+}
+
 /** What happened to tools during an answer, in its deltas. */
 export type HostedEvent =
   | { readonly type: 'tools'; readonly label: string; readonly tools: readonly HostTool[] }
   /** It begins. */
   | { readonly type: 'call'; readonly call: HostedCall }
-  | { readonly type: 'result'; readonly call: HostedCall; readonly output: string; readonly failed: boolean }
+  | ({ readonly type: 'result'; readonly call: HostedCall } & ToolResult)
   /** The answer ends, and the next request says whether the call may run. */
   | { readonly type: 'approval'; readonly call: HostedCall }
 
@@ -102,7 +116,7 @@ export interface ToolHost {
    */
   list(wanted: WantedTools, caller: Caller, signal: AbortSignal): Promise<HostTool[]>
   /** Runs a tool within the limits, and reports it. @throws the signal's reason. Other failures are results. */
-  call(request: ToolCallRequest): Promise<{ output: string; failed: boolean }>
+  call(request: ToolCallRequest): Promise<ToolResult>
   /** Keeps a call until its user approves it. @returns the id of the approval */
   keep(owner: string, call: HostedCall): string
   isKept(owner: string, id: string): boolean

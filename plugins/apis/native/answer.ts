@@ -1,12 +1,12 @@
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { addCallPiece } from '../../../core/answers/call-arguments.ts'
+import { hostedCalls, toolRequest } from '../../../core/answers/hosted-calls.ts'
 import type { Question } from '../../../core/answers/question.ts'
 import { type EngineSettings, settingsFor } from '../../../core/config/model-settings.ts'
 import type { AnswerWriter } from '../../../core/contracts/answers.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { Framing } from '../../../core/contracts/native-api.ts'
-import type { HostedEvent, ToolRequest } from '../../../core/contracts/tool-host.ts'
 import type { RequestRecord } from '../../../core/http/request-record.ts'
 import { ANSWER_ERRORS, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { requireRole } from '../../../core/http/roles.ts'
@@ -163,20 +163,6 @@ class NativeAnswer implements AnswerWriter {
       eval_duration: Math.round((timing?.generation ?? 0) * MS_TO_NS)
     }
   }
-}
-
-function hostedCalls(event: HostedEvent): object[] {
-  if (event.type === 'tools') return []
-  const { type, call, ...result } = event
-  const { id, approval, server, tool, name, arguments: given } = call
-  return [{ type, id: type === 'approval' ? approval : id, server, tool, name, arguments: given, ...result }]
-}
-
-/** Reads what a chat says about tools that corral runs. */
-function toolRequest({ mcp }: schemas.ChatRequest): ToolRequest | undefined {
-  if (!mcp) return undefined
-  const decisions = (mcp.approvals ?? []).map((each, at) => ({ ...each, param: `mcp.approvals[${at}].id` }))
-  return { wanted: [], approves: mcp.approves === true, decisions }
 }
 
 async function answer(

@@ -1,4 +1,5 @@
 import { type Static, Type } from 'typebox'
+import { hostedFields, ToolApprovals } from '../../../core/answers/hosted-calls.ts'
 import { CountersSchema, Time } from '../../../core/contracts/native-records.ts'
 import {
   each,
@@ -45,15 +46,7 @@ export const ChatRequestSchema = Titled('ChatRequest', {
   ...answering,
   messages: Given(Type.Array(MessageSchema)),
   tools: Given(Type.Array(Loose({}))),
-  mcp: Given(
-    Loose(
-      {
-        approves: Given(Type.Boolean({ description: 'Whether calls that need an approval wait for it' })),
-        approvals: Given(Type.Array(Loose({ id: Type.String(), approve: Type.Boolean() }), { maxItems: 64 }))
-      },
-      { description: 'Approvals of tools that corral runs; the header X-Corral-Tools names the tools' }
-    )
-  )
+  mcp: ToolApprovals
 })
 export type ChatRequest = Static<typeof ChatRequestSchema>
 
@@ -66,18 +59,6 @@ export const GenerateRequestSchema = Titled('GenerateRequest', {
   ...ignored('width', 'height', 'steps')
 })
 export type GenerateRequest = Static<typeof GenerateRequestSchema>
-
-const HostedSchema = Titled('HostedToolCall', {
-  type: Type.Enum(['call', 'result', 'approval'], { description: 'It begins, it has ended, or it needs an approval' }),
-  id: Text('Of the call; of the approval for "approval"'),
-  server: Type.String(),
-  tool: Type.String(),
-  name: Text('The name that the model called'),
-  arguments: Text('JSON'),
-  output: Type.Optional(Type.String()),
-  failed: Type.Optional(Type.Boolean())
-})
-const hosted = { mcp: Type.Optional(Type.Array(HostedSchema, { description: 'Calls of tools that corral runs' })) }
 
 const CallSchema = Titled('ToolCall', {
   id: Type.Optional(Type.String()),
@@ -121,13 +102,13 @@ const StreamFailure = Titled('StreamFailure', {
 export const ChatReplySchema = Titled('ChatReply', {
   ...begins,
   message: AnswerMessageSchema,
-  ...hosted,
+  ...hostedFields,
   ...probabilities,
   ...ends
 })
 export const ChatEventSchema = Type.Union(
   [
-    Loose({ ...begins, message: AnswerMessageSchema, ...hosted, ...probabilities, done: Type.Literal(false) }),
+    Loose({ ...begins, message: AnswerMessageSchema, ...hostedFields, ...probabilities, done: Type.Literal(false) }),
     Loose({ ...begins, message: Type.Optional(AnswerMessageSchema), ...ends }),
     StreamFailure
   ],

@@ -30,6 +30,7 @@ export async function answer(deps: TextDependencies, sent: Fields, reply: Fastif
   const question: Question = {
     operation: head.operation,
     body,
+    tools: generation.tools,
     // An engine generates the choices of a request in parallel, each in a slot.
     lease: merged(lease, { slots: head.choices }),
     variant,

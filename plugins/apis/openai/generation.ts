@@ -1,8 +1,10 @@
 import type { TSchema } from 'typebox'
 import { callArguments } from '../../../core/answers/call-arguments.ts'
 import { passedFields, withModelDefaults } from '../../../core/answers/engine-fields.ts'
+import { toolRequest } from '../../../core/answers/hosted-calls.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import type { ModelRequest } from '../../../core/answers/model-request.ts'
+import type { Question } from '../../../core/answers/question.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError, invalidRequest } from '../../../core/errors.ts'
 import { merged } from '../../../core/system/collections.ts'
@@ -23,6 +25,7 @@ export interface Generation {
   /** Whether the engine's stream can be passed on unchanged, except for names. */
   passesBytes: boolean
   ignoredTools?: readonly string[]
+  tools?: Question['tools']
 }
 
 export type Planner = (body: Fields, request: ModelRequest) => Generation
@@ -72,7 +75,7 @@ function generation(
 export const chatGeneration: Planner = (body, request) => {
   const { variant, settings } = request
   const chat = engineFields(body, request, ChatRequest) as ChatRequest & Fields
-  const { messages: sent, tools: _, tool_choice, functions, function_call, logprobs, top_logprobs, ...rest } = chat
+  const { messages: sent, tools: _, tool_choice, functions, function_call, logprobs, top_logprobs, mcp, ...rest } = chat
   if (rest.modalities?.some(kind => kind !== 'text')) {
     const message = 'Only text can be generated. Remove everything except "text" from "modalities".'
     throw new CorralError('unsupported_capability', message, { param: 'modalities' })
@@ -101,10 +104,11 @@ export const chatGeneration: Planner = (body, request) => {
     operation: 'chat' as const,
     choices: rest.n ?? 1,
     legacyFunctions: tools.isLegacy,
+    ...(mcp && { hosted: true }),
     ...(tools.freeform.size > 0 && { freeform: tools.freeform }),
     ...(logprobs && { logprobs: top_logprobs ?? 0 })
   }
-  return merged(generation(request, fields, head), { ignoredTools: tools.ignored })
+  return merged(generation(request, fields, head), { ignoredTools: tools.ignored, tools: toolRequest({ mcp }) })
 }
 
 /** Hugging Face's clients call the schema of a JSON object `value`, which engines ignore. */

@@ -1,5 +1,6 @@
 import type { Static } from 'typebox'
 import { addCallPiece } from '../../../core/answers/call-arguments.ts'
+import { hostedCalls } from '../../../core/answers/hosted-calls.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../../core/contracts/engines.ts'
 import { TokenTally } from '../../../core/http/request-record.ts'
 import { merged } from '../../../core/system/collections.ts'
@@ -25,6 +26,8 @@ export interface AnswerHead {
   legacyFunctions?: boolean
   /** The names of freeform tools by the names of their functions. */
   freeform?: ReadonlyMap<string, string>
+  /** Whether the client wants to know what happens to tools that corral runs. */
+  hosted?: boolean
   echo?: readonly string[]
   /** Whether the answer must be empty. Engines generate one token even if none was requested. */
   nothing?: boolean
@@ -55,6 +58,8 @@ export class OpenAiAnswer {
   /** The inputs of freeform tools that are being streamed, by choice and call. */
   readonly #inputs = new Map<string, { choice: number; index: number; reader: FreeformInput }>()
   #extra: Record<string, unknown> = {}
+  /** Calls of tools that corral runs, of a whole answer. */
+  readonly #hosted: object[] = []
   /** Whether the client has the chunk with the role of the first choice. */
   #begun = false
 
@@ -91,6 +96,7 @@ export class OpenAiAnswer {
           if (choice > 0 || this.begins()) chunks.push(this.#chunk([{ index: choice, finish_reason: null, delta }]))
         }
         chunks.push(this.#chunk([this.#chatChoice(choice, delta, this.#streamedCalls(delta))]))
+        if (delta.hosted && this.#head.hosted) Object.assign(chunks.at(-1)!, { mcp: hostedCalls(delta.hosted) })
       }
       if (delta.finish && !this.#head.usage) Object.assign(chunks.at(-1)!, this.#extra)
     }
@@ -107,6 +113,7 @@ export class OpenAiAnswer {
       if (!this.#note(delta)) continue
       const { choice = 0 } = delta
       this.#wholes[choice] ??= {}
+      if (delta.hosted && this.#head.hosted) this.#hosted.push(...hostedCalls(delta.hosted))
       append(this.#wholes[choice], delta)
     }
   }
@@ -125,19 +132,20 @@ export class OpenAiAnswer {
     return merged(chunk, {
       object: chunk.object.replace('.chunk', ''),
       choices: kept,
+      ...(this.#hosted.length > 0 && { mcp: this.#hosted }),
       ...this.#extra,
       ...(usage && { usage })
     })
   }
 
   /** Stores the counts and the engine's own fields. @returns whether the delta contains anything else */
-  #note({ choice = 0, usage, extra, content, thinking, toolCalls, logprobs, finish }: Delta): boolean {
+  #note({ choice = 0, usage, extra, content, thinking, toolCalls, logprobs, finish, hosted }: Delta): boolean {
     if (usage) {
       this.#counts = true
       this.#tokens.usage(usage, choice)
     }
     if (extra) this.#extra = extra
-    return Boolean(content || thinking || toolCalls || logprobs || finish)
+    return Boolean(content || thinking || toolCalls || logprobs || finish || (hosted && this.#head.hosted))
   }
 
   #chunk(choices: (ChatChoice | TextChoice)[]): Chunk {

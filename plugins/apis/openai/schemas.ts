@@ -1,4 +1,5 @@
 import { type Static, Type } from 'typebox'
+import { hostedFields, ToolApprovals } from '../../../core/answers/hosted-calls.ts'
 import { PageOf } from '../../../core/http/list-page.ts'
 import {
   each,
@@ -133,7 +134,8 @@ export const ChatRequest = Titled('ChatCompletionRequest', {
   modalities: Given(Type.Array(Type.String())),
   ...ignored('audio', 'metadata', 'moderation', 'prediction', 'safety_identifier', 'service_tier', 'store', 'user'),
   ...ignored('prompt_cache_key', 'prompt_cache_options', 'prompt_cache_retention', 'verbosity'),
-  web_search_options: Type.Optional(Type.Unknown())
+  web_search_options: Type.Optional(Type.Unknown()),
+  mcp: ToolApprovals
 })
 export type ChatRequest = Static<typeof ChatRequest>
 
@@ -262,6 +264,7 @@ const ChatFinish = OrNull(Type.Enum(['stop', 'length', 'tool_calls', 'function_c
 
 export const ChatCompletion = Titled('ChatCompletion', {
   ...generated,
+  ...hostedFields,
   object: Type.Literal('chat.completion'),
   choices: ListOf({
     index: Count,
@@ -287,6 +290,7 @@ export const ChatCompletion = Titled('ChatCompletion', {
 
 export const ChatChunk = Titled('ChatChunk', {
   ...generated,
+  ...hostedFields,
   usage: Given(Usage),
   object: Type.Literal('chat.completion.chunk'),
   choices: ListOf({
