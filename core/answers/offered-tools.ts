@@ -5,6 +5,7 @@ import type { HostTool, ToolHost, WantedTools } from '../contracts/tool-host.ts'
 import { CorralError } from '../errors.ts'
 import { merged } from '../system/collections.ts'
 import { isObject } from '../system/json-object.ts'
+import { withUsableMedia } from './media-parts.ts'
 import type { AnswerDependencies } from './model-request.ts'
 import type { Question } from './question.ts'
 import { type OfferedTool, ToolSession, unknownDecision } from './tool-loop.ts'
@@ -119,7 +120,9 @@ export async function withHostTools(
         ...(isDemanded && { tool_choice: 'required' })
       })
     }),
-    session: new ToolSession(host, offered, request ?? { wanted }, reply)
+    session: new ToolSession(host, offered, request ?? { wanted }, reply, messages =>
+      withUsableMedia(messages, variant, settingsFor(deps.config, variant).engine, () => undefined)
+    )
   })
 }
 

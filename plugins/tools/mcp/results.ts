@@ -1,5 +1,6 @@
-import type { HostTool } from '../../../core/contracts/tool-host.ts'
+import type { HostTool, ResultFile } from '../../../core/contracts/tool-host.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import { printable } from '../../../core/system/printable.ts'
 
 /* Reads what servers of tools say. Nothing of it is trusted: everything has a maximum size. */
 
@@ -7,6 +8,12 @@ const MAX_TOOLS = 256
 const MAX_DESCRIPTION_LENGTH = 4096
 const MAX_SCHEMA_LENGTH = 65_536
 const MAX_TOOL_NAME_LENGTH = 128
+const MAX_RESOURCES = 256
+const MAX_URI_LENGTH = 2048
+const MAX_FILES = 8
+/** Of all files of a result, in base64. */
+const MAX_FILE_CHARACTERS = 3 * 2 ** 20
+const BASE64 = /^[A-Za-z0-9+/]+={0,2}$/
 
 interface ListedTool {
   name: string
@@ -38,6 +45,57 @@ export function resultText({ content, structuredContent }: Record<string, unknow
   const texts = parts.map(partText)
   if (texts.length === 0 && structuredContent !== undefined) texts.push(JSON.stringify(structuredContent))
   return truncated(texts.join('\n'), most)
+}
+
+/** Returns the images, sounds and other files of a result. Files beyond the limits are only named in its text. */
+export function resultFiles({ content }: Record<string, unknown>): ResultFile[] {
+  let left = MAX_FILE_CHARACTERS
+  const all = (Array.isArray(content) ? content.filter(isObject) : []).flatMap(part => {
+    const { blob = part.data, mimeType = part.mimeType, uri } = isObject(part.resource) ? part.resource : {}
+    if (typeof blob !== 'string' || blob.length > left || !BASE64.test(blob)) return []
+    left -= blob.length
+    const type = mediaType(mimeType)
+    return [{ name: fileName(uri, `${part.type}.${type.split('/')[1]}`), type, data: blob }]
+  })
+  return all.slice(0, MAX_FILES)
+}
+
+const mediaType = (given: unknown) =>
+  /^[\w.+-]{1,60}\/[\w.+-]{1,60}/.exec(`${given ?? ''}`)?.[0].toLowerCase() ?? 'application/octet-stream'
+
+/** Returns the last part of an address. */
+const fileName = (uri: unknown, otherwise: string) =>
+  printable(typeof uri === 'string' ? (uri.split(/[\\/]/).findLast(Boolean) ?? '') : '', 100) || otherwise
+
+export interface Resource {
+  uri: string
+  name: string
+  description: string
+  type: string
+}
+
+/** Returns the resources of a server that users can attach. */
+export function readResources(listed: readonly Record<string, unknown>[]): Resource[] {
+  return listed
+    .filter(({ uri }) => typeof uri === 'string' && uri.length <= MAX_URI_LENGTH)
+    .slice(0, MAX_RESOURCES)
+    .map(({ uri, name, title, description, mimeType }) => ({
+      uri: `${uri}`,
+      name: printable(`${title ?? name ?? uri}`, 200),
+      description: `${description ?? ''}`.slice(0, MAX_DESCRIPTION_LENGTH),
+      type: mediaType(mimeType)
+    }))
+}
+
+/** Returns the contents of a resource as files. Undefined if they are larger than `most` bytes. */
+export function resourceFiles(contents: readonly Record<string, unknown>[], most: number): ResultFile[] | undefined {
+  const files = contents.map(({ uri, mimeType, text, blob }) => ({
+    name: fileName(uri, 'resource'),
+    type: mediaType(mimeType ?? (typeof text === 'string' ? 'text/plain' : undefined)),
+    data: typeof text === 'string' ? Buffer.from(text).toString('base64') : BASE64.test(`${blob}`) ? `${blob}` : ''
+  }))
+  const size = files.reduce((sum, { data }) => sum + data.length, 0)
+  return (size * 3) / 4 > most ? undefined : files
 }
 
 function partText({ type, text, resource, mimeType, data, uri, name }: Record<string, unknown>): string {

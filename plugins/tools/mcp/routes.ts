@@ -1,5 +1,6 @@
 import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
+import { ResultFileSchema } from '../../../core/answers/hosted-calls.ts'
 import { unknownToolServer } from '../../../core/answers/offered-tools.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Loose, Text, Titled } from '../../../core/http/request-fields.ts'
@@ -26,6 +27,13 @@ const Server = Titled('ToolServer', {
   tools: Type.Optional(Type.Array(Type.String(), { description: 'Names of its tools, once it was started' }))
 })
 
+const Resource = Titled('ToolResource', {
+  uri: Type.String(),
+  name: Type.String(),
+  description: Type.String(),
+  type: Text('Its media type, as the server says')
+})
+
 /** @param servers absent if none is configured */
 export function toolRoutes(app: FastifyInstance, servers: ToolServers | undefined): void {
   const route = nativeRouter(app, 'Tools')
@@ -50,13 +58,38 @@ export function toolRoutes(app: FastifyInstance, servers: ToolServers | undefine
       return { tools: tools.map(({ server: _, ...tool }) => tool) }
     }
   })
+  route('GET /api/mcp/:id/resources', 'listResources', 'List the resources of a tool server that can be read', {
+    params,
+    response: { 200: json('The resources', Loose({ resources: Type.Array(Resource) })) },
+    errors: ['invalid_request', 'tools_unavailable'],
+    handler: async ({ params: { id }, caller }, reply) => ({
+      resources: await require(id).resources({ server: id, param: 'id' }, caller, clientSignal(reply))
+    })
+  })
+  route('GET /api/mcp/:id/resource', 'readResource', 'Read a resource of a tool server', {
+    params,
+    querystring: Type.Object({ uri: Type.String({ description: 'A URI that the server lists' }) }),
+    response: { 200: json('Its contents', Loose({ files: Type.Array(ResultFileSchema) })) },
+    errors: ['invalid_request', 'over_limit', 'tools_unavailable'],
+    handler: async ({ params: { id }, query: { uri }, caller, id: requestId }, reply) => {
+      const request = { call: { server: id, uri }, caller, requestId, signal: clientSignal(reply) }
+      return { files: await require(id).readResource(request) }
+    }
+  })
   route('POST /api/mcp/:id/call', 'callTool', 'Call a tool', {
     role: 'operator',
     description: 'The caller decides, so that no other approval is needed.',
     params,
     body: Loose({ tool: Type.String({ minLength: 1 }), arguments: Type.Optional(Loose({})) }),
     response: {
-      200: json('The result', Loose({ output: Text('Text of the result'), failed: Type.Boolean() }))
+      200: json(
+        'The result',
+        Loose({
+          output: Text('Text of the result'),
+          failed: Type.Boolean(),
+          files: Type.Optional(Type.Array(ResultFileSchema, { description: 'Its images and other files' }))
+        })
+      )
     },
     errors: ['invalid_request', 'tools_unavailable'],
     handler: async (

@@ -1,17 +1,19 @@
 import { createHash, randomBytes } from 'node:crypto'
-import type { CallToolResult } from '@modelcontextprotocol/client'
+import type { CallToolResult, Client } from '@modelcontextprotocol/client'
 import { unknownToolServer } from '../../../core/answers/offered-tools.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Hooks } from '../../../core/contracts/hooks.ts'
 import type {
   HostedCall,
   HostTool,
+  ResultFile,
   ToolCallEvent,
   ToolCallRequest,
   ToolHost,
+  ToolResult,
   WantedTools
 } from '../../../core/contracts/tool-host.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, invalidRequest } from '../../../core/errors.ts'
 import { hasRole } from '../../../core/http/roles.ts'
 import { abortAfter, untilAborted } from '../../../core/system/abort-signals.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
@@ -21,7 +23,7 @@ import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
 import type { BuiltInContext } from './built-in/built-in-call.ts'
 import { builtInRunner, builtInTools } from './built-in/built-in-tools.ts'
 import { reasonText, ToolConnection } from './connection.ts'
-import { readTools, resultText } from './results.ts'
+import { type Resource, readResources, readTools, resourceFiles, resultFiles, resultText } from './results.ts'
 import type { BuiltIn, ToolSection, ToolServer } from './tool-settings.ts'
 
 /** How long a list of tools is used before the server is asked again, in milliseconds. */
@@ -32,8 +34,18 @@ const MAX_ISOLATED = 16
 const MAX_KEPT = 1000
 /** Of one owner, so that no client can push out the calls of others. */
 const MAX_KEPT_PER_OWNER = 32
+const MAX_RESOURCE_BYTES = 8 * 2 ** 20
+/** The name of reading a resource in the audit log. */
+const READING = 'resources/read'
 
 type Log = ConstructorParameters<typeof ToolConnection>[3]
+
+interface RequestTimes {
+  timeout: number
+  maxTotalTimeout: number
+}
+
+type ResourceRequest = Omit<ToolCallRequest, 'call' | 'approved'> & { call: { server: string; uri: string } }
 
 interface Known {
   connection: ToolConnection
@@ -132,22 +144,68 @@ export class ToolServers implements ToolHost {
       .map(tool => ({ ...tool, asks: asks(server, tool.readOnly) }))
   }
 
-  async call(request: ToolCallRequest): Promise<{ output: string; failed: boolean }> {
+  /** Lists what users can attach. @throws CorralError `invalid_request`, `tools_unavailable` */
+  async resources(wanted: WantedTools, caller: Caller, signal: AbortSignal): Promise<Resource[]> {
+    const server = this.#require(wanted, caller)
+    if (!mayRead(server)) return []
+    const listing = this.#use(wanted.server, server, caller, 'does not list its resources', listResources)
+    return await untilAborted(listing, signal)
+  }
+
+  /**
+   * Reads a resource that the server lists, and reports it.
+   * @throws CorralError `invalid_request`, `over_limit`, `tools_unavailable`
+   */
+  async readResource(request: ResourceRequest): Promise<ResultFile[]> {
+    const { call, caller, signal } = request
+    const { server: name, uri } = call
+    const server = this.#require({ server: name, param: 'id' }, caller)
+    const end = this.#reporting({ ...request, call: { server: name, tool: READING, arguments: uri } })
+    try {
+      const reading = this.#use(name, server, caller, 'does not give the resource', async (client, options) => {
+        const listed = mayRead(server) ? await listResources(client, options) : []
+        if (!listed.some(each => each.uri === uri)) {
+          const message = `The tool server "${name}" has no resource with this "uri" that you may read. GET /api/mcp/${name}/resources lists them.`
+          throw invalidRequest('uri', message)
+        }
+        return resourceFiles((await client.readResource({ uri }, options)).contents, MAX_RESOURCE_BYTES)
+      })
+      const files = await untilAborted(reading, signal)
+      if (!files) {
+        const message = `The resource has more than ${MAX_RESOURCE_BYTES} bytes. Read a smaller one.`
+        throw new CorralError('over_limit', message, { param: 'uri' })
+      }
+      end('done')
+      return files
+    } catch (error) {
+      end(signal.aborted ? 'cancelled' : 'failed')
+      throw error
+    }
+  }
+
+  /** Returns a function that reports a call when it has ended. */
+  #reporting({ call: { server, tool, arguments: given }, caller, requestId }: Omit<ToolCallRequest, 'approved'>) {
     const began = performance.now()
-    const { call, caller, requestId, signal } = request
-    const end = (result: ToolCallEvent['result'], output: string) => {
-      const { server, tool } = call
-      const digest = createHash('sha256').update(call.arguments).digest('hex')
+    return (result: ToolCallEvent['result']) => {
+      const digest = createHash('sha256').update(given).digest('hex')
       const milliseconds = Math.round(performance.now() - began)
       this.#hooks.toolCalled({ server, tool, digest, result, milliseconds, caller, requestId })
-      return { output, failed: result !== 'done' }
+    }
+  }
+
+  async call(request: ToolCallRequest): Promise<ToolResult> {
+    const { signal } = request
+    const report = this.#reporting(request)
+    const end = (result: ToolCallEvent['result'], output: string, files: ResultFile[] = []): ToolResult => {
+      report(result)
+      return { output, failed: result !== 'done', ...(files.length > 0 && { files }) }
     }
     try {
       const refusal = await this.#refusal(request)
       if (refusal !== undefined) return end('refused', refusal)
       const result = await this.#ask(request)
       const text = resultText(result, parseBytes(this.#settings.max_result)!)
-      return end(result.isError ? 'failed' : 'done', text)
+      return end(result.isError ? 'failed' : 'done', text, resultFiles(result))
     } catch (error) {
       if (signal.aborted) {
         end('cancelled', '')
@@ -228,20 +286,38 @@ export class ToolServers implements ToolHost {
     if (server.built_in) return builtInTools(name, server.built_in)
     const known = this.#find(name, server, caller)
     if (known.tools && performance.now() < known.tools.until) return known.tools.list
+    const list = await this.#use(name, server, caller, 'does not list its tools', async (client, options) => {
+      if (!client.getServerCapabilities()?.tools) return []
+      return readTools(name, (await client.listTools(undefined, options)).tools)
+    })
+    known.tools = { list, until: performance.now() + LIST_AGE_MS }
+    return list
+  }
+
+  /** @param fault what the server does not do if it fails */
+  async #use<Result>(
+    name: string,
+    server: ToolServer,
+    caller: Caller,
+    fault: string,
+    work: (client: Client, options: RequestTimes) => Promise<Result>
+  ): Promise<Result> {
     const timeout = parseDuration(this.#settings.start_timeout)!
     try {
-      const list = await known.connection.use(async client => {
-        if (!client.getServerCapabilities()?.tools) return []
-        return readTools(name, (await client.listTools(undefined, { timeout, maxTotalTimeout: timeout })).tools)
-      })
-      known.tools = { list, until: performance.now() + LIST_AGE_MS }
-      return list
+      const { connection } = this.#find(name, server, caller)
+      return await connection.use(client => work(client, { timeout, maxTotalTimeout: timeout }))
     } catch (error) {
       if (error instanceof CorralError) throw error
-      const message = `The tool server "${name}" does not list its tools: ${reasonText(error)}.`
-      throw new CorralError('tools_unavailable', message, { cause: error })
+      throw new CorralError('tools_unavailable', `The tool server "${name}" ${fault}: ${reasonText(error)}.`, {
+        cause: error
+      })
     }
   }
+}
+
+async function listResources(client: Client, options: RequestTimes): Promise<Resource[]> {
+  if (!client.getServerCapabilities()?.resources) return []
+  return readResources((await client.listResources(undefined, options)).resources)
 }
 
 const serverOf = ({ servers }: ToolSection, name: string): ToolServer | undefined =>
@@ -252,6 +328,8 @@ const keyOf = (name: string, { isolate }: ToolServer, { owner }: Caller) => (iso
 const mayUse = ({ roles = ['operator'] }: ToolServer, { role }: Caller) => roles.some(needed => hasRole(role, needed))
 
 const isListed = ({ tools }: ToolServer, name: string) => tools?.includes(name) ?? true
+
+const mayRead = ({ resources, tools, built_in: builtIn }: ToolServer) => !builtIn && (resources ?? tools === undefined)
 
 const asks = ({ ask = 'writes' }: ToolServer, readOnly: boolean) => ask === 'always' || (ask === 'writes' && !readOnly)
 

@@ -37,6 +37,11 @@ const ToolServer = Type.Object(
     tools: Type.Optional(
       Type.Array(Type.String(), { uniqueItems: true, description: 'The only tools that may be used' })
     ),
+    resources: Type.Optional(
+      Type.Boolean({
+        description: 'Whether its resources can be listed and read; if absent, only if "tools" does not limit it'
+      })
+    ),
     roles: Type.Optional(
       Type.Array(Type.Enum([...ROLES]), {
         minItems: 1,
@@ -81,6 +86,7 @@ export const ToolSection = Type.Object(
               headers: { Authorization: 'Bearer ${FILES_TOKEN}' },
               built_in: ['time', 'arithmetic', 'documents', 'fetch'],
               tools: ['read_text_file'],
+              resources: true,
               roles: ['user'],
               ask: 'writes',
               isolate: 'key'

@@ -86,6 +86,7 @@ export const ADDER = `
   server.registerTool('add', { description: 'Adds', inputSchema: schema({ a: { type: 'number' }, b: { type: 'number' } }), annotations: { readOnlyHint: true } }, async ({ a, b }) => text(String(a + b)))
   server.registerTool('delete', { description: 'Deletes', inputSchema: schema({}) }, async () => text('deleted'))
   server.registerTool('pid', { description: 'Process', inputSchema: schema({}), annotations: { readOnlyHint: true } }, async () => text(String(process.pid)))
+  server.registerResource('notes', 'test://notes', { mimeType: 'text/plain' }, async ({ href: uri }) => ({ contents: [{ uri, text: 'Remember the milk.' }] }))
 `
 
 /** A server of tools over HTTP, with one tool that searches. */
