@@ -19,7 +19,7 @@ import type { AnswerDependencies } from './model-request.ts'
 import type { ModelLease, Question } from './question.ts'
 import { noteRepeatedCalls } from './repeats.ts'
 import { type Asked, enforceRequestLimits, getRequestLimits, growthLimit } from './request-limits.ts'
-import { requireToolSupport } from './tool-choice.ts'
+import { requireToolSupport, withoutFreeformPatterns } from './tool-choice.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
 
 export interface Prepared<Request = Question> {
@@ -66,11 +66,18 @@ export async function admit<Request extends Asked & { lease: ModelLease }>(
   reportUnknownOptions(deps, reply, variant, mode)
   const bounds = getRequestLimits(config, variant, caller)
   const within = withUsableEnd(enforceRequestLimits(asked, bounds, sent))
-  const body = within && bounds.repeats > 0 ? noteRepeatedCalls(within) : within
+  let body = within && bounds.repeats > 0 ? noteRepeatedCalls(within) : within
   if (body) {
     if (Number(asked.body?.max_tokens) > Number(body.max_tokens)) reply.header(CLAMPED_TOKENS, `${body.max_tokens}`)
     requireToolSupport(body, variant, settingsFor(config, variant).engine)
-    await engines.providerOf(variant, mode)?.check?.(body)
+    const provider = engines.providerOf(variant, mode)
+    try {
+      await provider?.check?.(body)
+    } catch (error) {
+      body = withoutFreeformPatterns(body)
+      if (!body) throw error
+      await provider!.check!(body)
+    }
   }
   // The name is resolved once, so that a change in between cannot switch the request's model.
   const lease = merged(asked.lease, { model: publicModelName(variant), mode })

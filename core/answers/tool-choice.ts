@@ -1,6 +1,8 @@
 import { setsTemplate, type TemplateSettings } from '../config/model-settings.ts'
+import type { EngineFields } from '../contracts/engines.ts'
 import type { Model } from '../contracts/models.ts'
 import { CorralError, invalidRequest } from '../errors.ts'
+import { merged } from '../system/collections.ts'
 import { headerList } from './answer-headers.ts'
 
 interface EngineTool {
@@ -53,4 +55,18 @@ export function requireToolSupport(
   if (setsTemplate(engine)) return
   const message = `Model "${publicName}" does not support tools: its chat template does not describe them. Send no "tools", or use a model with the capability "tools".`
   throw new CorralError('unsupported_capability', message, { param: 'tools' })
+}
+
+/** Describes the only parameter of a freeform tool's function. */
+export const FREEFORM_INPUT = 'The whole input of the tool, as plain text'
+
+/**
+ * Returns a request without the patterns of its freeform tools, whose descriptions have the same rules. Engines refuse
+ * some patterns that the API's vendor accepts. Undefined if there are no such tools.
+ */
+export function withoutFreeformPatterns<Body extends EngineFields>(body: Body): Body | undefined {
+  const text = JSON.stringify(body.tools, (_, value) =>
+    value?.description === FREEFORM_INPUT ? { ...value, pattern: undefined } : value
+  )
+  return text?.includes(FREEFORM_INPUT) ? merged(body, { tools: JSON.parse(text) }) : undefined
 }

@@ -1,5 +1,8 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t from 'tap'
 import { callArguments } from '../../core/answers/call-arguments.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
 import { readCases, readFixture } from '../support/fixture.ts'
 
@@ -78,4 +81,23 @@ t.test('every API refuses tools for a model whose template does not support them
   t.match(body, { error: { code: 'unsupported_capability', param: 'tools' } })
   const count = { model, messages: [user], tools: [{ name: 'save', input_schema: parameters }] }
   t.equal((await corral.json('/v1/messages/count_tokens', count)).status, 400)
+})
+
+t.test('a freeform tool obeys its grammar if that is regular and cheap', async t => {
+  const { tools } = JSON.parse(readFileSync(join(packageRoot, 'test', 'fixtures', 'agents', 'codex.json'), 'utf8'))
+  const patch = tools.find(({ type }: { type: string }) => type === 'custom')
+  const ask = async (format: object) => {
+    const { status, body } = await corral.json('/v1/responses', {
+      model: DEMO,
+      input: 'Add a file.',
+      tools: [{ ...patch, format }],
+      tool_choice: { type: 'custom', name: patch.name },
+      max_output_tokens: 120,
+      temperature: 0
+    })
+    t.equal(status, 200, JSON.stringify(body).slice(0, 300))
+    return body.output.find(({ type }: { type: string }) => type === 'custom_tool_call')?.input
+  }
+  t.match(await ask(patch.format), /^\*\*\* Begin Patch\n\*\*\* (Add|Delete|Update) File: ./)
+  t.notMatch(await ask({ type: 'grammar', syntax: 'regex', definition: '(([a-z]?){0,30}){0,30}\\.' }), /^[a-z]*\.$/)
 })

@@ -1,4 +1,6 @@
+import { FREEFORM_INPUT } from '../../../core/answers/tool-choice.ts'
 import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
+import { larkPattern, MAX_PATTERN_LENGTH } from './lark-pattern.ts'
 
 /*
  * Freeform tools (`type: "custom"`) are called with any text instead of JSON. Engines only know functions, so each
@@ -15,16 +17,15 @@ const TRUNCATED = /^\s*(\{\s*("\w*"?\s*:?\s*)?)?$/
 /** Characters of a longer beginning, such as blanks, after which the text is not streamed. */
 const MAX_BEGINNING = 200
 
-/**
- * Returns the function for a freeform tool. Its grammar is described. Engines can enforce a regular expression, but not
- * a Lark grammar.
- */
+/** Returns the function for a freeform tool. Its grammar is described, and also enforced if it is regular. */
 export function freeformFunction(name: string, description: unknown, format: unknown) {
   const { type, grammar = format } = isObject(format) ? format : {}
   const { syntax, definition } = type === 'grammar' && isObject(grammar) ? grammar : {}
   const rule =
     typeof definition === 'string' ? `The input must match this grammar (${String(syntax)}):\n${definition}` : ''
-  const pattern = syntax === 'regex' && isPattern(definition) ? { pattern: `^(?:${definition})$` } : {}
+  const expression = syntax === 'lark' && typeof definition === 'string' ? larkPattern(definition) : definition
+  const pattern =
+    (syntax === 'regex' || syntax === 'lark') && isPattern(expression) ? { pattern: `^(?:${expression})$` } : {}
   const about = [description, rule].filter(text => typeof text === 'string' && text !== '').join('\n\n')
   return {
     name,
@@ -32,16 +33,13 @@ export function freeformFunction(name: string, description: unknown, format: unk
     parameters: {
       type: 'object',
       properties: {
-        [INPUT]: { type: 'string', description: 'The whole input of the tool, as plain text', ...pattern }
+        [INPUT]: { type: 'string', description: FREEFORM_INPUT, ...pattern }
       },
       required: [INPUT],
       additionalProperties: false
     }
   }
 }
-
-/** Longer expressions are only described, because their grammar would be refused. */
-const MAX_PATTERN_LENGTH = 2000
 
 /** Whether schemas can contain it. Other dialects of regular expressions are only described. */
 function isPattern(definition: unknown): definition is string {

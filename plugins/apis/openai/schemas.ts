@@ -87,7 +87,9 @@ const CustomTool = Loose({
   name: Type.String({ minLength: 1 }),
   description: text,
   format: Given(
-    Anything('{type: "text"}, or {type: "grammar", grammar: {syntax, definition}}; syntax "lark" is only described')
+    Anything(
+      '{type: "text"}, or {type: "grammar", grammar: {syntax, definition}}; a recursive "lark" grammar is only described'
+    )
   )
 })
 

@@ -144,15 +144,17 @@ t.test('freeform tools are called, and their calls stay in the history', async t
     }
   }
   t.equal(input, call.custom.input, 'a stream has the same input')
-  for (const [definition, expected] of [
-    ['[A-Z]{3}-\\d{4}', /^[A-Z]{3}-\d{4}$/],
-    ['(?<year', /./]
+  for (const [syntax, definition, expected] of [
+    ['regex', '[A-Z]{3}-\\d{4}', /^[A-Z]{3}-\d{4}$/],
+    ['regex', '(?<year', /./],
+    ['lark', 'start: line~2\nline: "+" /[A-Z"\\\\]{3}/ LF\n%import common.LF', /^(\+[A-Z"\\]{3}\n){2}$/],
+    ['lark', 'start: "(" start ")" | "x"', /./]
   ] as const) {
-    const format = { type: 'grammar', grammar: { syntax: 'regex', definition } } as const
+    const format = { type: 'grammar', grammar: { syntax, definition } } as const
     const tools = [{ type: 'custom', custom: { name: 'patch', format } }] as const
     const { choices } = await client.chat.completions.create({ ...asked, tools: [...tools] })
     const [written] = choices[0]!.message.tool_calls ?? []
-    t.match(written, { custom: { input: expected } }, `a regular expression: ${definition}`)
+    t.match(written, { custom: { input: expected } }, `${syntax}: ${definition}`)
   }
   messages.push(choices[0]!.message, { role: 'tool', tool_call_id: call.id, content: 'Done' })
   const next = await service.send('/chat/completions', {
