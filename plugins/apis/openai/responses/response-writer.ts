@@ -286,8 +286,7 @@ export class ResponseWriter {
 const PASSING = errorCodes('shutting_down model_stopped')
 
 /** Whether the same request would fail again. */
-export const isFinal = ({ code, status, retryable }: CorralError) =>
-  status < 500 || !(retryable || PASSING.includes(code))
+const isFinal = ({ code, status, retryable }: CorralError) => status < 500 || !(retryable || PASSING.includes(code))
 
 /**
  * Returns OpenAI's code for a failure. Programs such as Codex repeat a request after `server_error`. The event that ends

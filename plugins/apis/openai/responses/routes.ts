@@ -12,7 +12,7 @@ import { addedTools } from './call-items.ts'
 import { compact, compactedWindow, requestedCompaction, sinceCompaction, withTrigger } from './compaction.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
 import { takeHostedTools, withoutDecided } from './response-tools.ts'
-import { isFinal, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
+import { type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
 import * as schemas from './schemas.ts'
 import { itemPage, type StoredResponses } from './stored-responses.ts'
 
@@ -174,9 +174,12 @@ export async function createResponse(deps: ResponseDependencies, request: Respon
   let writer = new ResponseWriter(head)
   const fail = (failure: CorralError) => namedEvents(writer.fail(failure))
   const channel = eventChannel(deps.heartbeat(), fail, () => namedEvents(writer.beat()))
-  // Codex repeats a request after every status of 500 and more, and shows "high demand" instead of the reason for 500.
-  // All programs that are made from it send this header.
-  if (request.headers.originator) channel.failsInStream = failure => failure.status >= 500 && isFinal(failure)
+  // After a status of 500 and more, Codex repeats a request up to 30 times, and waits for Retry-After each time. After a
+  // failure in the stream it repeats the request 5 times at most, or not at all. Its older versions recognize a full
+  // context only there. All programs made from it send this header.
+  if (request.headers.originator) {
+    channel.failsInStream = ({ code, status }) => status >= 500 || code === 'context_exceeded'
+  }
   return await deps.answers.stream(reply, question, channel, async (lease, first) => {
     writer = new ResponseWriter(head, writer)
     return {

@@ -134,7 +134,7 @@ t.test('a failed load after the headers is reported as an event', async t => {
 
 const CODEX = { originator: 'codex_exec' }
 
-t.test('Codex gets failures that would repeat themselves in the stream', async t => {
+t.test('Codex gets failures of the server in the stream, with codes that say whether to ask again', async t => {
   const ask = async (failure: CorralError, headers: Record<string, string> = {}) => {
     const startEngine = () => Promise.reject(failure)
     const { send } = await startService(t, { variants: [variantOf('corral', 'tiny-chat')], startEngine })
@@ -148,7 +148,13 @@ t.test('Codex gets failures that would repeat themselves in the stream', async t
     text: /^event: response.created\n[\s\S]*"error":{"code":"invalid_prompt","message":"It did not load[\s\S]*event: error\n/
   })
   const away = new CorralError('engine_unreachable', 'It is away.', { retryAfter: 5 })
-  t.match(await ask(away, CODEX), { status: 503, retryAfter: '5' })
+  t.match(await ask(away), { status: 503, retryAfter: '5' })
+  t.match(await ask(away, CODEX), { status: 200, text: /"error":{"code":"server_error","message":"It is away/ })
+  const long = new CorralError('context_exceeded', 'It is too long.')
+  t.match(await ask(long, CODEX), { status: 200, text: /"error":{"code":"context_length_exceeded"/ })
+  const full = new CorralError('queue_full', 'All are busy.', { retryAfter: 2 })
+  const later = '"error":{"code":"rate_limit_exceeded","message":"All are busy. Try again in 2 s."'
+  t.match(await ask(full, CODEX), { status: 200, text: later })
 })
 
 t.test('a summary replaces the conversation', async t => {
