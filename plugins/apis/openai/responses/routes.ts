@@ -121,7 +121,8 @@ function parseRequest(
   reportIgnoredTools(reply, [...engine.tools.ignored, ...(hosted?.unused ?? [])])
   const conversed = withoutDecided(sinceCompaction(placed), hosted?.tools.decisions ?? [])
   const { messages, places } = engineMessages(conversed, request.instructions ?? undefined)
-  if (placed.length === 0) {
+  // A list may be empty if there are instructions.
+  if (placed.length === 0 && !(request.input && messages.length > 0)) {
     throw invalidRequest('input', '"input" is missing. It must be text or a non-empty list of items.')
   }
   const place = (message: number, part: number) => `${places[message]}[${part}]`

@@ -250,6 +250,7 @@ t.test('an answer that reaches its token limit is incomplete', async t => {
 })
 
 t.test('the Responses API stores responses, continues them and deletes them', async t => {
+  t.match(await create({ input: [], instructions: 'Be kind.' }), { output_text: /./ }, 'instructions alone')
   const first = await create({ input: 'My name is Rosa.', instructions: 'Be kind.' })
   const stream = client.responses.stream({ model: DEMO, input: 'What is my name?', previous_response_id: first.id })
   const second = await stream.finalResponse()
