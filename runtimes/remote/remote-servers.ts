@@ -223,6 +223,7 @@ const FULL_MESSAGE =
 const COUNTS = [
   /maximum context length (?:is|of) (?<most>\d+) tokens.*?(?:requested|resulted in|request has|total of) (?:a total of )?(?<tokens>\d+)/s,
   /prompt is too long: (?<tokens>\d+) tokens > (?<most>\d+)/,
+  /passed (?<tokens>\d+) input tokens.*?maximum input length of (?<most>\d+) tokens/s,
   /\((?<tokens>\d+) tokens\).*?\((?<most>\d+) tokens\)/s,
   /must be <= (?<most>\d+)\. Given: (?<tokens>\d+)/
 ]

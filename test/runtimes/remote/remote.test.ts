@@ -258,6 +258,15 @@ t.test('each API words a full context of any server as its vendor does', async t
       { error: { message: "This model's maximum context length is 40 tokens. However, you requested 52 tokens." } }
     ],
     [400, { message: "This model's maximum context length is 40 tokens and your request has 52 input tokens." }],
+    [
+      400,
+      {
+        error: {
+          message:
+            "You passed 52 input tokens and requested 8 output tokens. However, the model's context length is only 48 tokens, resulting in a maximum input length of 40 tokens."
+        }
+      }
+    ],
     [400, { error: { code: 400, message: 'x', type: 'exceed_context_size_error', n_prompt_tokens: 52, n_ctx: 40 } }],
     [500, { error: 'request (52 tokens) exceeds the available context size (40 tokens)' }],
     [400, { error: 'Requested token count exceeds the maximum context length of 40 tokens: a total of 52 tokens.' }],
