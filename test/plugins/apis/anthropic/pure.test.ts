@@ -491,6 +491,26 @@ t.test('the Messages API remembers across restarts how far conversations were cl
   t.equal(JSON.parse(readFileSync(file, 'utf8')).length, 1)
 })
 
+t.test('the Messages API forgets the longest unused conversations above its limit', async t => {
+  const file = join(t.testdir(), 'cleared.json')
+  const steps = new ClearedSteps(file)
+  const begin = { value: 5, type: 'tool_uses' }
+  const clearAt = async (uses: number, from: ClearedSteps) =>
+    clearedIn((await clear(uses, { trigger: begin, keep: { value: 1 } }, from)).body).length
+  t.equal(await clearAt(6, steps), 5)
+  for (let others = 0; others < 999; others++) steps.add(`other ${others}`)
+  t.equal(await clearAt(7, steps), 5, 'the 1000th conversation has replaced none')
+  steps.add('one more')
+  t.notOk(steps.has('other 0'))
+  t.equal(await clearAt(8, steps), 5, 'conversations in use stay')
+  await steps.close()
+  const later = new ClearedSteps(file, { warn: (_: unknown, text: string) => t.fail(text) } as never)
+  t.equal(await clearAt(9, later), 5, 'the file within the limit is read again')
+  for (let others = 0; others < 1000; others++) later.add(`new ${others}`)
+  t.equal(await clearAt(10, later), 9, 'a forgotten conversation is cleared as if it were new')
+  await later.close()
+})
+
 t.test('the Messages API clears before the context is full, although the trigger is higher', async t => {
   for (const more of [{}, { trigger: { type: 'input_tokens', value: 20_000 } }]) {
     const { body } = await clear(10, more, new ClearedSteps(), 10_000)
