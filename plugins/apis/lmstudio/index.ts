@@ -32,7 +32,8 @@ import { errorBodyV0, errorBodyV1, studioRoute, studioRouter, studioRoutes, TAG 
 export default definePlugin({
   name: 'api-lmstudio',
   api: 1,
-  description: "LM Studio's REST API under /api/v0 and /api/v1: models with their states, answers with their speed",
+  description:
+    "LM Studio's REST API under /api/v0 and /api/v1: models with their states, answers with their speed. It needs api-openai",
   needs: ['catalog', 'scheduler', 'engines', 'runtimes', 'downloads', 'responses'],
   optional: true,
   options: Type.Object(
