@@ -4,6 +4,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { tmpdir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
 import type { Test } from 'tap'
+import { until } from '../support/corral.ts'
 import { AGENTS, AGENTS_FOLDER, type AgentName } from './packages.ts'
 import { type Place, PROGRAMS } from './programs.ts'
 import { COPY, EDITED, FILES } from './scripted-model.ts'
@@ -101,10 +102,13 @@ export function startSession(
     .then(([code]) => code as number | null)
     .finally(() => clearTimeout(timer))
   t.teardown(async () => {
-    kill()
+    // Processes end a moment after they are killed. Until then they write, and may start others.
+    await until('its processes end', () => {
+      kill()
+      return processesOf(place.home).length === 0
+    })
     // It was never started if its program cannot run. Its test reports that.
     await ended.catch(() => undefined)
-    // Processes end a moment after they are killed, and until then they write.
     rmSync(dirname(place.home), { recursive: true, force: true, maxRetries: 20 })
   })
   return {
