@@ -16,7 +16,8 @@ export function checkRow(t: Test, agent: AgentName, passed: ReadonlyMap<Trial, b
   const results = TRIALS.map(trial => ({ true: 'works', false: 'fails', undefined: '–' })[String(passed.get(trial))])
   const row = `| ${[title, `\`${name}\` ${version}`, api, ...results].join(' | ')} |`
   const lines = readFileSync(PATH, 'utf8').split('\n')
-  const at = lines.findIndex(line => line.startsWith(`| ${title} |`))
+  // An earlier table lists settings.
+  const at = lines.findLastIndex(line => line.startsWith(`| ${title} |`))
   if (process.env.CORRAL_WRITE_DOCS) writeFileSync(PATH, lines.with(at, row).join('\n'))
   else t.equal(lines[at], row, 'docs/agents.md matches the outcomes; if not, run "npm run docs:agents"')
 }
