@@ -4,7 +4,7 @@
  *
  *     node dist/scripts/setup-agents.js [AGENT… | --long]
  *
- * Without arguments it installs the agents of the thorough tests (2 GB), with --long those of the long tests too (3.4 GB).
+ * Without arguments it installs the agents of the thorough tests (2 GB), with --long those of the long tests too (4 GB).
  */
 import { mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'

@@ -101,6 +101,15 @@ export const AGENTS = {
     command: 'mini',
     file: 'bin/mini',
     tests: 'long'
+  },
+  openhands: {
+    registry: 'PyPI',
+    name: 'openhands',
+    version: '1.16.0',
+    command: 'openhands',
+    file: 'bin/openhands',
+    tests: 'long',
+    python: 12
   }
 } as const satisfies Record<string, AgentPackage>
 export type AgentName = keyof typeof AGENTS

@@ -243,5 +243,22 @@ ${toml({ name: model, provider: 'corral', alias: 'corral', auto_compact_threshol
         MSWEA_SILENT_STARTUP: '1'
       }
     })
+  },
+  openhands: {
+    title: 'OpenHands',
+    api: '/v1/chat/completions',
+    hasTools: true,
+    // Without a terminal, Ctrl+C has no effect until its answer is complete.
+    lacks: ['interruption'],
+    start: ({ url, model }) => ({
+      args: ['--headless', '--override-with-envs', '--task', PROMPT],
+      env: {
+        LLM_BASE_URL: `${url}/v1`,
+        LLM_API_KEY: 'unused',
+        LLM_MODEL: `openai/${model}`,
+        LITELLM_LOCAL_MODEL_COST_MAP: 'True',
+        OPENHANDS_SUPPRESS_BANNER: '1'
+      }
+    })
   }
 }
