@@ -1,10 +1,10 @@
 import { effect, signal } from '@preact/signals'
 import { Component, type ComponentChildren, type ComponentType, render } from 'preact'
-import { useEffect, useState } from 'preact/hooks'
+import { useState } from 'preact/hooks'
 import { ChatView } from './chat/chat-view.tsx'
 import { announcement, attempt, Note, openDialogs, Toast } from './parts/controls.tsx'
 import { Button, Form } from './parts/forms.tsx'
-import { Fault } from './parts/layout.tsx'
+import { Fault, later } from './parts/layout.tsx'
 import { Sidebar } from './parts/sidebar.tsx'
 import { useWindowEvents } from './parts/view-hooks.ts'
 import { isKeyWanted, key } from './state/api.ts'
@@ -19,36 +19,23 @@ import { fill, texts } from './texts/texts.ts'
 
 type View = ComponentType<{ path: string[] }>
 
-/** A view that is loaded when it is first rendered. @param meanwhile whether an empty view is shown until then */
-function later(load: () => Promise<View>, meanwhile = true): View {
-  const loaded = signal<View | undefined>(undefined)
-  const failed = signal(false)
-  return function Later({ path }) {
-    useEffect(() => {
-      load().then(
-        view => (loaded.value = view),
-        () => (failed.value = true)
-      )
-    }, [])
-    if (loaded.value) return <loaded.value path={path} />
-    if (!meanwhile) return null
-    return failed.value ? <Note text={texts.value.viewFailed} /> : <main class="view" aria-busy="true" />
-  }
-}
+const laterView = (load: () => Promise<View>) =>
+  later(
+    load,
+    () => <main class="view" aria-busy="true" />,
+    () => <Note text={texts.value.viewFailed} />
+  )
 
 /** The views, by the first part of the route. */
 const VIEWS: Record<string, View> = {
   chat: ({ path }) => <ChatView ids={path} />,
-  models: later(async () => (await import('./models/models-view.tsx')).ModelsView),
-  server: later(async () => (await import('./machine/server-view.tsx')).ServerView),
-  playground: later(async () => (await import('./playground/playground-view.tsx')).PlaygroundView)
+  models: laterView(async () => (await import('./models/models-view.tsx')).ModelsView),
+  server: laterView(async () => (await import('./machine/server-view.tsx')).ServerView),
+  playground: laterView(async () => (await import('./playground/playground-view.tsx')).PlaygroundView)
 }
 
 const isPaletteOpen = signal(false)
-const PaletteLater = later(async () => {
-  const { Palette } = await import('./parts/palette.tsx')
-  return () => <Palette onClose={() => (isPaletteOpen.value = false)} />
-}, false)
+const PaletteLater = later(async () => (await import('./parts/palette.tsx')).Palette)
 
 /** Handles the keyboard shortcuts of the page. Single keys are ignored in fields. */
 function onKey(event: KeyboardEvent): void {
@@ -87,7 +74,7 @@ function App() {
         </div>
       </div>
       {isKeyWanted.value && <KeyDialog />}
-      {isPaletteOpen.value && <PaletteLater path={[]} />}
+      {isPaletteOpen.value && <PaletteLater onClose={() => (isPaletteOpen.value = false)} />}
     </>
   )
 }

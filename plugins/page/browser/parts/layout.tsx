@@ -1,4 +1,30 @@
-import type { ComponentChildren } from 'preact'
+import { signal } from '@preact/signals'
+import type { ComponentChildren, ComponentType } from 'preact'
+import { useEffect } from 'preact/hooks'
+
+/**
+ * A component that is loaded when it is first rendered.
+ * @param meanwhile shown until then
+ * @param failed shown if it cannot be loaded
+ */
+export function later<Props extends object>(
+  load: () => Promise<ComponentType<Props>>,
+  meanwhile: () => ComponentChildren = () => null,
+  failed = meanwhile
+): ComponentType<Props> {
+  const loaded = signal<ComponentType<Props> | undefined>(undefined)
+  const isFailed = signal(false)
+  return function Later(props: Props) {
+    useEffect(() => {
+      load().then(
+        component => (loaded.value = component),
+        () => (isFailed.value = true)
+      )
+    }, [])
+    if (loaded.value) return <loaded.value {...props} />
+    return <>{isFailed.value ? failed() : meanwhile()}</>
+  }
+}
 
 /** A view with a title and, if it has several parts, links to them. */
 export function PageView(props: {
