@@ -9,6 +9,24 @@ function remembered(name: string, initial: string) {
   return value
 }
 
+/** A list stored in this browser, separate for each key like chats. */
+export function rememberedList<Item>(name: string) {
+  const storedAs = () => `corral-${name} ${chatsOwner.value}`
+  const list = signal<readonly Item[]>([])
+  const read = () => {
+    list.value = localTexts.getJson<Item[]>(storedAs(), [])
+  }
+  effect(read)
+  addEventListener('storage', ({ key }) => {
+    if (key === storedAs()) read()
+  })
+  const set = (all: readonly Item[]) => {
+    list.value = all
+    localTexts.set(storedAs(), JSON.stringify(all))
+  }
+  return { list, set }
+}
+
 /** `light`, `dark`, or empty for the system's theme. */
 export const theme = remembered('theme', '')
 /** Such as `en`, or empty for the browser's language. */

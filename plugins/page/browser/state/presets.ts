@@ -1,23 +1,14 @@
-import { effect, signal } from '@preact/signals'
-import { localTexts } from './browser-storage.ts'
 import type { Settings } from './chat-format.ts'
-import { chatsOwner } from './preferences.ts'
+import { rememberedList } from './preferences.ts'
 
 /** Named settings that can be reused. */
 export interface Preset extends Settings {
   name: string
 }
 
-const storedAs = () => `corral-presets ${chatsOwner.value}`
-
-/** The presets in this browser by name, separate for each key like chats. */
-export const presets = signal<readonly Preset[]>([])
-effect(() => {
-  presets.value = localTexts.getJson<Preset[]>(storedAs(), [])
-})
-addEventListener('storage', ({ key }) => {
-  if (key === storedAs()) presets.value = localTexts.getJson<Preset[]>(key, [])
-})
+const stored = rememberedList<Preset>('presets')
+/** The presets in this browser by name. */
+export const presets = stored.list
 
 /** Adds presets and replaces those with the same names. */
 export function takePresets(added: readonly Preset[]): void {
@@ -29,7 +20,4 @@ export function deletePreset(name: string): void {
   keep(presets.peek().filter(preset => preset.name !== name))
 }
 
-function keep(all: Preset[]): void {
-  presets.value = all.sort((a, b) => a.name.localeCompare(b.name))
-  localTexts.set(storedAs(), JSON.stringify(presets.peek()))
-}
+const keep = (all: readonly Preset[]) => stored.set(all.toSorted((a, b) => a.name.localeCompare(b.name)))
