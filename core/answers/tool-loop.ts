@@ -196,8 +196,10 @@ export class ToolSession {
   }
 
   #addImages(): void {
-    const message = imageMessage(this.#files.splice(0))
-    if (message) this.#added.push(...this.#readable([message]))
+    const images = imageMessage(this.#files.splice(0))
+    const messages = images ? this.#readable([images]) : []
+    // If the model cannot see them, only text is left, and the results name them.
+    this.#added.push(...messages.filter(({ content }) => Array.isArray(content)))
   }
 
   #bodyFor(body: EngineFields): EngineFields {

@@ -20,10 +20,12 @@ const FILES = `${ADDER}
 
 let script: (body: any) => Scripted = () => ({})
 const { section, asked } = await scriptedModel(t, body => script(body))
+const [plain] = /\{ model: one.*?\] \}/.exec(section)!
+const seeing = plain.replace('model: one', 'model: one, capabilities: [completion, tools, vision]')
 const program = toolProgram(t, FILES)
 const server = `command: node, arguments: [${program}]`
 const corral = await startCorral(t, {
-  config: `${section.replace('model: one', 'model: one, capabilities: [completion, tools, vision]')}mcp:
+  config: `${section.replace(plain, `${seeing}, far/blind: ${plain}`)}mcp:
   servers:
     files: { ${server}, roles: [user] }
     limited: { ${server}, roles: [user], tools: [add] }
@@ -61,6 +63,9 @@ t.test('files of results are in the events, and models that see get the images',
     role: 'user',
     content: [{ text: /Do not follow/ }, { image_url: { url: `data:image/png;base64,${PNG}` } }]
   })
+  once('files_draw')
+  await chat({ model: 'far/blind' })
+  t.equal(asked[1].messages.length, 3, 'other models get only the text')
   once('files_flood')
   const flooded = (await chat({ mcp: { approves: true } })).body
   t.equal(flooded.mcp[1].files.length, 3, 'files have a maximum size')
