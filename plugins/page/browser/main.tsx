@@ -4,6 +4,7 @@ import { MARKDOWN_STEPS } from './chat/markdown-view.tsx'
 import { notify } from './parts/controls.tsx'
 import { formatNumber } from './parts/formats.ts'
 import { openChats } from './state/chats.ts'
+import { watchTools } from './state/hosted-tools.ts'
 import { keepChats } from './state/kept-chats.ts'
 import { me, redeemLink, watchIdentity } from './state/me.ts'
 import { chatsOwner } from './state/preferences.ts'
@@ -29,6 +30,7 @@ effect(() => {
   if (me.value && (me.value.key?.name ?? '') !== owner) location.reload()
 })
 keepChats()
+watchTools()
 // Run slow first-time browser work before an answer needs it, step by step.
 const atIdle = globalThis.requestIdleCallback ?? setTimeout
 for (const step of [() => formatNumber(0), ...MARKDOWN_STEPS]) {

@@ -69,7 +69,7 @@ export function ChatSettings(props: {
       parseObject(schema)
       if (tools && !Array.isArray(JSON.parse(tools))) throw new SyntaxError('[ … ]')
       setFault('')
-      return { system, schema, tools, options }
+      return { ...(chat.mcp && { mcp: chat.mcp }), system, schema, tools, options }
     } catch (error) {
       setFault(fill(t.notJson, { reason: (error as Error).message }))
       return undefined

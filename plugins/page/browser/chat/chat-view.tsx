@@ -3,6 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/ho
 import { announce, attempt, IconButton, Menu, MenuItem, Note } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { useGradually, useWindowEvents } from '../parts/view-hooks.ts'
+import { isAsked } from '../state/answer-calls.ts'
 import { resumeAnswers, say, stop } from '../state/answering.ts'
 import type { Attachment, Message, Settings } from '../state/chat-format.ts'
 import {
@@ -119,6 +120,8 @@ function NewChat() {
         id={undefined}
         busyWith={undefined}
         model={model}
+        tools={settings.value.mcp}
+        onTools={mcp => (settings.value = { ...settings.value, mcp })}
         onSend={async (text, attachments) => {
           const chat = await createChat({ model, ...settings.peek() })
           go(['chat', chat.id])
@@ -212,6 +215,8 @@ function OldChat(props: {
         id={id}
         busyWith={busyWith.value}
         model={chat.model ?? ''}
+        tools={chat.mcp}
+        onTools={mcp => changeChat(id, { mcp })}
         onSend={async (text, attachments) => props.onSend(text, attachments)}
         onEditLast={() => {
           const branch = branchTo(messagesOf(id), chats.peek().get(id)?.leaf)
@@ -264,7 +269,11 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     const isBusy = message !== undefined && isUnderWay(message)
     if (isBusy && answering.current !== message.id) announce(texts.peek().answering)
     if (!isBusy && message && answering.current === message.id) {
-      announce(message.error?.message ?? fill(texts.peek().answered, { text: message.content.slice(0, SAID) }))
+      const asked = message.calls?.find(isAsked)
+      const text = asked
+        ? fill(texts.peek().asksFor, { tool: `${asked.server} · ${asked.tool}` })
+        : fill(texts.peek().answered, { text: message.content.slice(0, SAID) })
+      announce(message.error?.message ?? text)
     }
     answering.current = isBusy ? message.id : ''
   })

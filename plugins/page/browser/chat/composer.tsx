@@ -2,15 +2,19 @@ import { useSignal, useSignalEffect } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { IconButton, notify } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
+import { later } from '../parts/layout.tsx'
 import { useWindowEvents } from '../parts/view-hooks.ts'
 import { stop } from '../state/answering.ts'
 import type { Attachment } from '../state/chat-format.ts'
 import { keepDraft, readDraft } from '../state/drafts.ts'
+import { toolServers } from '../state/hosted-tools.ts'
 import { models, speechModel } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { readFiles } from './attachments.ts'
 import { canRecord, insertText, useDictation } from './dictation.ts'
 import { loadMarkdown } from './markdown-view.tsx'
+
+const ToolLine = later(async () => (await import('./tool-picker.tsx')).ToolLine)
 
 /** Longer pasted text is attached as a file, so that the field stays readable. */
 const LONG_PASTE = 4000
@@ -22,6 +26,9 @@ export function Composer(props: {
   /** Id of the answer that is being received. */
   busyWith: string | undefined
   model: string
+  /** The tools of the server that the chat uses. */
+  tools: readonly string[] | undefined
+  onTools: (tools: string[]) => unknown
   onSend: (text: string, attachments: Attachment[]) => Promise<void>
   /** Called for the Up arrow in an empty field. */
   onEditLast?: () => void
@@ -217,6 +224,9 @@ export function Composer(props: {
         >
           <Icon name={isBusy ? 'stop' : 'send'} size={20} />
         </button>
+        {toolServers.value.length > 0 && (
+          <ToolLine chosen={props.tools ?? []} onChoose={props.onTools} onAttach={files => void take(files)} />
+        )}
       </div>
     </form>
   )

@@ -4,7 +4,8 @@ import { attempt, CopyButton, IconButton, Menu, MenuItem } from '../parts/contro
 import { formatDuration, formatNumber } from '../parts/formats.ts'
 import { Actions, Button, Form, TextField } from '../parts/forms.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
-import { joinFacts } from '../parts/layout.tsx'
+import { joinFacts, later } from '../parts/layout.tsx'
+import { partsOf } from '../state/answer-calls.ts'
 import { answer, continueAnswer } from '../state/answering.ts'
 import type { Message, Timing, ToolCall } from '../state/chat-format.ts'
 import {
@@ -24,6 +25,8 @@ import { chatModels, contextOf } from '../state/server-state.ts'
 import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'
 import { Markdown } from './markdown-view.tsx'
 import { beingRead, readAloud, reader, stopReading } from './read-aloud.ts'
+
+const AnswerSteps = later(async () => (await import('./tool-calls.tsx')).AnswerSteps)
 
 /** Id of the message that is being edited, or empty. */
 export const edited = signal('')
@@ -94,8 +97,11 @@ function QuestionBody({ message: { content, attachments = [] } }: { message: Mes
 
 function AnswerBody({ message }: { message: Message }) {
   const t = texts.value
-  const { content, thinking, state, error, finish, dropped } = message
+  const { content, thinking, state, error, finish, dropped, calls } = message
   const isBusy = isUnderWay(message)
+  const last = calls?.at(-1)
+  /** Whether nothing shows yet that the server works: neither text nor a running call. */
+  const isSilent = partsOf(message).at(-1)!.text === '' && (!last || last.output !== undefined)
   return (
     <>
       {dropped !== undefined && dropped > 0 && <p class="note">{plural(t.droppedNote, dropped)}</p>}
@@ -105,9 +111,9 @@ function AnswerBody({ message }: { message: Message }) {
           <Markdown text={thinking} isComplete={!isBusy} />
         </details>
       )}
-      {content !== '' && <Markdown text={content} isComplete={!isBusy} />}
+      {calls ? <AnswerSteps message={message} /> : content !== '' && <Markdown text={content} isComplete={!isBusy} />}
       {message.toolCalls && <ToolCalls message={message} calls={message.toolCalls} />}
-      {isBusy && (content === '' || message.status) && (
+      {isBusy && (isSilent || message.status) && (
         <p class="status">
           <span class="pulse" aria-hidden="true" />
           {statusText(message.status)}
@@ -123,8 +129,8 @@ function AnswerBody({ message }: { message: Message }) {
   )
 }
 
-/** Whether an interrupted answer has text to continue from. */
-const canGoOn = ({ content, toolCalls }: Message) => content !== '' && !toolCalls
+/** Whether an interrupted answer has something to continue from. */
+const canGoOn = ({ content, toolCalls, calls }: Message) => (content !== '' || calls !== undefined) && !toolCalls
 
 function Continue({ message }: { message: Message }) {
   return (

@@ -3,6 +3,7 @@ import { formatNumber } from '../parts/formats.ts'
 import { Button, Choices } from '../parts/forms.tsx'
 import { Fault, PageView, Table } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
+import { toolServers } from '../state/hosted-tools.ts'
 import { may } from '../state/me.ts'
 import { linkTo } from '../state/route.ts'
 import { fill, texts } from '../texts/texts.ts'
@@ -11,6 +12,7 @@ import { LogsTab } from './logs-tab.tsx'
 import { OverviewTab } from './overview-tab.tsx'
 import { PluginsTab } from './plugins-tab.tsx'
 import { SessionsTab } from './sessions-tab.tsx'
+import { ToolsTab } from './tools-tab.tsx'
 
 type Counts = Record<'requests' | 'tokens_in' | 'tokens_cached' | 'tokens_out', number>
 
@@ -90,12 +92,14 @@ const TABS = [
   { id: 'keys', role: 'admin', view: KeysTab },
   { id: 'sessions', role: 'user', view: SessionsTab },
   { id: 'audit', role: 'admin', view: AuditTab },
+  { id: 'hostedTools', role: 'user', view: ToolsTab },
   { id: 'plugins', role: 'operator', view: PluginsTab }
 ] as const
 
 export function ServerView({ path }: { path: string[] }) {
   const t = texts.value
-  const allowed = TABS.filter(({ role }) => may(role))
+  const hasTools = toolServers.value.length > 0
+  const allowed = TABS.filter(({ id, role }) => may(role) && (hasTools || id !== 'hostedTools'))
   const current = allowed.find(({ id }) => id === (path[0] ?? 'overview'))
   const tabs = allowed.map(tab => ({ text: t[tab.id], href: linkTo('server', tab.id), isCurrent: tab === current }))
   return (

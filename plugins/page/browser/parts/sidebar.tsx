@@ -5,6 +5,7 @@ import { key } from '../state/api.ts'
 import { exportChats, exportMarkdown, importChats } from '../state/chat-files.ts'
 import type { Chat } from '../state/chat-format.ts'
 import { changeChat, chats } from '../state/chats.ts'
+import { allowedTools } from '../state/hosted-tools.ts'
 import { deleteEverywhere } from '../state/kept-chats.ts'
 import { signOut } from '../state/me.ts'
 import { language, sidebarHidden, speechModels, theme, toggleSidebar } from '../state/preferences.ts'
@@ -14,6 +15,7 @@ import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../
 import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
 import { Form } from './forms.tsx'
 import { Icon, type IconName } from './icons.tsx'
+import { later } from './layout.tsx'
 import { useFoundChats, useGradually } from './view-hooks.ts'
 
 /** The views and chats, hidden behind a button on narrow screens. */
@@ -64,10 +66,13 @@ export function Sidebar() {
   )
 }
 
+const AllowedTools = later(async () => (await import('../chat/tool-picker.tsx')).AllowedTools)
+
 /** Theme, language, import and export, and sign-out. */
 function PageMenu() {
   const t = texts.value
   const picker = useRef<HTMLInputElement>(null)
+  const [showsTools, setShowsTools] = useState(false)
   return (
     <div class="page-menu">
       <input
@@ -118,10 +123,14 @@ function PageMenu() {
             <SpeechChoice task="speak" title={t.readAloud} />
             <MenuItem icon="download" onSelect={() => exportChats()} text={t.exportChats} />
             <MenuItem icon="plus" onSelect={() => picker.current?.click()} text={t.importChats} />
+            {allowedTools.value.length > 0 && (
+              <MenuItem icon="tool" onSelect={() => setShowsTools(true)} text={t.allowedTools} />
+            )}
             {key.value !== '' && <MenuItem icon="close" onSelect={signOut} text={t.signOut} />}
           </>
         )}
       </Menu>
+      {showsTools && <AllowedTools onClose={() => setShowsTools(false)} />}
     </div>
   )
 }

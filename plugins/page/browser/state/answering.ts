@@ -1,10 +1,13 @@
+import { type HostedEvent, isAsked, isDecided, withEvent } from './answer-calls.ts'
 import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
 import { openChannel } from './browser-storage.ts'
-import type { Attachment, Chat, Message, ToolCall } from './chat-format.ts'
+import type { Attachment, Chat, HostedCall, Message, ToolCall } from './chat-format.ts'
 import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
 import { branchTo, isUnderWay, requestMessages } from './conversation-tree.ts'
+import { isAllowed, toolServers, usableTools } from './hosted-tools.ts'
 import { lastModel } from './preferences.ts'
 import { noteRequest } from './recent-requests.ts'
+import { models } from './server-state.ts'
 
 /* Requests and receives answers, which survive lost connections and reloads of the page. */
 
@@ -20,6 +23,8 @@ const MAX_RETRY_MS = 5000
 const CLAIM_MS = 200
 /** After a reload, a request that the server has not started to answer is repeated within this time. */
 const MAX_REPEAT_MS = 120_000
+/** Calls of an answer after which the user is always asked. Each approval gives the model more calls on the server. */
+const MAX_CALLS_UNASKED = 64
 
 /** Messages between tabs. The server gives a stream to one connection, so one tab receives each answer. */
 type Sign = { asking: true } | { taken: string[] } | { stop: string }
@@ -43,17 +48,31 @@ export async function answer(chatId: string, parent: string, model?: string): Pr
   const asked = model ?? chat.model ?? ''
   lastModel.value = asked
   if (asked !== chat.model) await changeChat(chatId, { model: asked })
-  const branch = branchTo(messagesOf(chatId), parent)
   const fields = { role: 'assistant', content: '', model: asked, state: 'waiting' } as const
-  const message = await addMessage({ chat: chatId, parent, ...fields })
-  await receive(message, requestMessages(branch, chat.system))
+  await receive(await addMessage({ chat: chatId, parent, ...fields }))
 }
 
 export async function continueAnswer(message: Message): Promise<void> {
-  const { system } = chats.peek().get(message.chat)!
-  const branch = branchTo(messagesOf(message.chat), message.id)
   changeMessage(message, { state: 'waiting', finish: undefined, error: undefined })
-  await receive(message, requestMessages(branch, system))
+  await receive(messagesOf(message.chat).get(message.id)!)
+}
+
+/**
+ * Decides about calls of an answer that wait for the user, and continues it once all are decided.
+ * @param choose returns whether a call may run, or undefined if the user has not decided about it
+ */
+export async function decide(
+  { chat, id }: Pick<Message, 'chat' | 'id'>,
+  choose: (call: HostedCall) => boolean | undefined
+): Promise<void> {
+  const message = messagesOf(chat).get(id)
+  if (!message?.calls?.some(isAsked)) return
+  const calls = message.calls.map((call): HostedCall => {
+    const mayRun = isAsked(call) ? choose(call) : undefined
+    return mayRun === undefined ? call : { ...call, state: mayRun ? 'approved' : 'denied' }
+  })
+  changeMessage(message, { calls })
+  if (!calls.some(isAsked)) await continueAnswer(message)
 }
 
 /** Stops an answer. The model stops, and the text so far is kept. */
@@ -73,12 +92,8 @@ export async function resumeAnswers(chatId: string): Promise<void> {
   await pause(CLAIM_MS * (1 + Math.random()))
   for (const message of left()) {
     if (elsewhere.has(message.id)) continue
-    if (message.stream) void receive(message, undefined)
-    else if (Date.now() - message.at < MAX_REPEAT_MS) {
-      const { parent = '', content, id } = message
-      const branch = branchTo(messagesOf(chatId), content === '' ? parent : id)
-      void receive(message, requestMessages(branch, chats.peek().get(chatId)?.system))
-    } else changeMessage(message, { state: 'stopped', status: '' })
+    if (message.stream || Date.now() - message.at < MAX_REPEAT_MS) void receive(message)
+    else changeMessage(message, { state: 'stopped', status: '' })
   }
 }
 
@@ -127,32 +142,35 @@ function showing(show: () => boolean): () => void {
 }
 
 /**
- * Receives an answer. Text is stored together with the number of its last event, so that nothing is lost or doubled
- * when the stream is resumed.
- * @param messages the request, or undefined to resume an answer
+ * Requests and receives an answer, or resumes its stream. Text is stored together with the number of its last event, so
+ * that nothing is lost or doubled when the stream is resumed.
  */
-async function receive(message: Message, messages: unknown[] | undefined): Promise<void> {
+async function receive(message: Message): Promise<void> {
   const controller = new AbortController()
   const { signal: stopped } = controller
   running.set(message.id, controller)
   post({ taken: [message.id] })
   const began = performance.now()
   const chat = chats.peek().get(message.chat)!
+  const tools = usableTools(chat.mcp)
   let current: Message = message
   /** Received text that is not shown yet. */
-  let pending: { content: string; thinking: string; toolCalls?: ToolCall[] } = { content: '', thinking: '' }
+  let pending: Pending = { content: '', thinking: '' }
   let stream = message.stream
+  const isRequest = !stream
+  let isDone = false
   const change = (more: Partial<Message>, often: boolean) => {
     current = { ...current, ...more }
     // The message was deleted, so its answer is not needed.
     if (!changeMessage(message, more, often)) controller.abort()
   }
   const show = () => {
-    const { content, thinking, toolCalls = current.toolCalls } = pending
-    if (content === '' && thinking === '' && !pending.toolCalls) return false
+    const { content, thinking, toolCalls = current.toolCalls, calls = current.calls } = pending
+    if (content === '' && thinking === '' && !pending.toolCalls && !pending.calls) return false
     pending = { content: '', thinking: '' }
     const { timing } = current
-    const more: Partial<Message> = { state: 'answering', status: '', content: current.content + content, toolCalls }
+    const text = current.content + content
+    const more: Partial<Message> = { state: 'answering', status: '', content: text, toolCalls, calls }
     if (thinking) more.thinking = (current.thinking ?? '') + thinking
     if (stream) more.stream = { ...stream }
     if (timing?.firstText === undefined) {
@@ -180,6 +198,12 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     const delta = choice?.delta ?? {}
     pending.content += delta.content ?? ''
     pending.thinking += delta.reasoning_content ?? ''
+    for (const report of event.mcp ?? []) {
+      const length = current.content.length + pending.content.length
+      pending.calls = withEvent(pending.calls ?? current.calls ?? [], report, length)
+      // The model continues to think in another turn.
+      if (current.thinking || pending.thinking) pending.thinking += '\n\n'
+    }
     for (const call of delta.tool_calls ?? []) {
       pending.toolCalls ??= (current.toolCalls ?? []).map(call => ({ ...call }))
       pending.toolCalls[call.index] ??= { id: '', name: '', arguments: '' }
@@ -213,8 +237,8 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
           ? await send('GET', `v1/streams/${stream.id}?after=${stream.last}`, { signal: stopped })
           : await send('POST', 'v1/chat/completions', {
               signal: stopped,
-              headers: { 'x-corral-resumable': 'true' },
-              body: requestBody(chat, current.model, messages!)
+              headers: { 'x-corral-resumable': 'true', ...(tools.length > 0 && { 'x-corral-tools': tools.join() }) },
+              body: requestBody(chat, message)
             })
         wait = RETRY_MS
         const id = response.headers.get('x-corral-stream-id')
@@ -225,7 +249,6 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
         }
         const dropped = Number(response.headers.get('x-corral-dropped-messages') ?? 0)
         if (dropped > 0) change({ dropped }, true)
-        let isDone = false
         for await (const items of streamOf(response, stopped)) {
           for (const item of items) {
             isDone = take(item) || isDone
@@ -251,8 +274,10 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     changeMessage(message, { state: undefined, stream: undefined, status: '' })
   } catch (error) {
     show()
-    const ended = { stream: undefined, status: '' } as Partial<Message>
-    if (stopped.aborted) {
+    const isExpired = error instanceof ApiError && /^mcp\.approvals/.test(`${paramOf(error)}`)
+    const ended = { stream: undefined, status: '', calls: undecided(current.calls, isExpired) } as Partial<Message>
+    if (isExpired) changeMessage(message, { ...ended, state: undefined })
+    else if (stopped.aborted) {
       changeMessage(message, { ...ended, state: 'stopped' })
       if (stream) void ask('DELETE', `v1/streams/${stream.id}`).catch(() => undefined)
     } else {
@@ -261,7 +286,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     }
   } finally {
     const { model, timing, error } = current
-    if (messages)
+    if (isRequest)
       noteRequest({
         at: Date.now(),
         route: 'POST /v1/chat/completions',
@@ -275,8 +300,24 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     running.delete(message.id)
     // The finished answer is a change of the chat that the server must store.
     void changeChat(message.chat, { updatedAt: Date.now() })
+    const mayRun = (call: HostedCall) => isAllowed(call, message.chat) || undefined
+    if (isDone && (current.calls ?? []).length < MAX_CALLS_UNASKED) void decide(message, mayRun)
   }
 }
+
+/** What was received and is not shown yet. */
+interface Pending {
+  content: string
+  thinking: string
+  toolCalls?: ToolCall[]
+  calls?: HostedCall[]
+}
+
+/** Calls about which the server did not learn the decision. The user may decide again, unless they have expired. */
+const undecided = (calls: readonly HostedCall[] | undefined, isExpired: boolean) =>
+  calls?.map((call): HostedCall => (isDecided(call) ? { ...call, state: isExpired ? 'expired' : 'asked' } : call))
+
+const paramOf = ({ body }: ApiError) => (body.error as { param?: string } | undefined)?.param
 
 /** The fields of an OpenAI chat chunk that the page reads. */
 interface ChunkEvent {
@@ -291,10 +332,19 @@ interface ChunkEvent {
   usage?: { prompt_tokens: number; completion_tokens: number; prompt_tokens_details?: { cached_tokens?: number } }
   timings?: { predicted_per_second?: number; prompt_per_second?: number }
   prompt_progress?: { total: number; processed: number }
+  mcp?: HostedEvent[]
   error?: { message: string; code?: string }
 }
 
-function requestBody({ options, schema, tools }: Chat, model: string | undefined, messages: unknown[]): object {
+function requestBody({ options, schema, tools, system }: Chat, message: Message): object {
+  const { chat, id, model, calls = [] } = message
+  // The server adds the calls that the user has decided about.
+  const own = { ...message, calls: calls.filter(call => !isDecided(call)) }
+  const seesImages = models.peek().some(({ name, capabilities }) => name === model && capabilities.includes('vision'))
+  const messages = requestMessages([...branchTo(messagesOf(chat), id).slice(0, -1), own], system, seesImages)
+  const approvals = calls
+    .filter(isDecided)
+    .map(({ approval, state }) => ({ id: approval, approve: state === 'approved' }))
   const json_schema = schema?.trim() && { name: 'answer', strict: true, schema: JSON.parse(schema) }
   return {
     model,
@@ -304,6 +354,7 @@ function requestBody({ options, schema, tools }: Chat, model: string | undefined
     return_progress: true,
     options,
     response_format: json_schema ? { type: 'json_schema', json_schema } : undefined,
-    tools: tools?.trim() ? JSON.parse(tools) : undefined
+    tools: tools?.trim() ? JSON.parse(tools) : undefined,
+    mcp: toolServers.peek().length > 0 || approvals.length > 0 ? { approves: true, approvals } : undefined
   }
 }

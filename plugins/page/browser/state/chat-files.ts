@@ -1,6 +1,7 @@
 import { parseAnyJson } from '../../../../core/system/json-object.ts'
 import { fill, texts } from '../texts/texts.ts'
-import type { Chat, Message } from './chat-format.ts'
+import { partsOf } from './answer-calls.ts'
+import type { Chat, HostedCall, Message } from './chat-format.ts'
 import { readAll, storeAll } from './chats.ts'
 import { branchTo } from './conversation-tree.ts'
 import { type Preset, presets, takePresets } from './presets.ts'
@@ -15,14 +16,17 @@ interface ChatFile {
   presets?: readonly Preset[]
 }
 
-function download(name: string, type: string, text: string): void {
-  const address = URL.createObjectURL(new Blob([text], { type }))
+export function download(name: string, type: string, content: BlobPart): void {
+  const address = URL.createObjectURL(new Blob([content], { type }))
   const link = document.createElement('a')
   link.href = address
   link.download = name
   link.click()
   setTimeout(() => URL.revokeObjectURL(address), 10_000)
 }
+
+/** Decodes base64. */
+export const bytesOf = (base64: string) => Uint8Array.from(atob(base64), letter => letter.charCodeAt(0))
 
 const today = () => new Date().toISOString().slice(0, 10)
 
@@ -43,12 +47,21 @@ export async function exportChats(id?: string): Promise<void> {
 export async function exportMarkdown(chat: Chat, you: string): Promise<void> {
   const { messages } = await readAll()
   const own = new Map(messages.filter(message => message.chat === chat.id).map(message => [message.id, message]))
-  const parts = branchTo(own, chat.leaf).map(({ role, model, content, at }) => {
+  const parts = branchTo(own, chat.leaf).map(message => {
+    const { role, model, at } = message
     const who = role === 'assistant' ? (model ?? role) : role === 'user' ? you : role
+    const steps = partsOf(message).flatMap(({ text, calls }) => [text, ...calls.map(callText)])
+    const content = steps.filter(Boolean).join('\n\n')
     return `## ${who}, ${new Date(at).toISOString().slice(0, 16).replace('T', ' ')}\n\n${content}`
   })
   download(`${fileName(chat.title)}.md`, 'text/markdown', `# ${chat.title}\n\n${parts.join('\n\n')}\n`)
 }
+
+/** A call and its result, indented so that no result can look like text of the chat. */
+const callText = ({ server, tool, arguments: given, output = '' }: HostedCall) =>
+  [`**${server} · ${tool}**`, indented(given), indented(output)].filter(Boolean).join('\n\n')
+
+const indented = (text: string) => text.trimEnd().replace(/^/gm, '    ').trimEnd()
 
 const fileName = (title: string) =>
   title

@@ -58,6 +58,8 @@ const SETTINGS = {
   schema: text,
   /** Tools as written: a JSON list. */
   tools: text,
+  /** Tools that the server runs: names of servers, and `server.tool`. */
+  mcp: listOf(text),
   /** Options that differ from the server's defaults. */
   options: (value: unknown): value is Record<string, unknown> => isObject(value) && isShallow(value)
 }
@@ -94,6 +96,24 @@ const isAttachment = (value: unknown): value is Attachment =>
 const TOOL_CALL = { id: text, name: text, arguments: text }
 export type ToolCall = Of<typeof TOOL_CALL>
 
+const RESULT_FILE = { name: text, type: text, data: text }
+/** A file in the result of a tool. `data` is base64. */
+export type ResultFile = Of<typeof RESULT_FILE>
+
+const HOSTED_CALL = { id: text, server: text, tool: text, name: text, arguments: text, at: number }
+const HOSTED_CALL_MORE = {
+  output: text,
+  failed: flag,
+  files: listOf(shape(RESULT_FILE)),
+  /** The id by which the server knows the decision of the user. */
+  approval: text,
+  /** Absent when the call has begun. */
+  state: oneOf('asked', 'approved', 'denied', 'expired')
+}
+/** A call of a tool that the server runs. `at` is its place in the text of the answer. */
+export type HostedCall = Of<typeof HOSTED_CALL> & Partial<Of<typeof HOSTED_CALL_MORE>>
+const isHostedCall = shape({ ...HOSTED_CALL, ...optional(HOSTED_CALL_MORE) }) as Check<unknown> as Check<HostedCall>
+
 export interface Timing {
   promptTokens: number
   /** Prompt tokens that the slot had cached. */
@@ -118,6 +138,7 @@ const MESSAGE_MORE = {
   model: text,
   thinking: text,
   toolCalls: listOf(shape(TOOL_CALL)),
+  calls: listOf(isHostedCall),
   /** Absent when the answer is complete. */
   state: oneOf('waiting', 'answering', 'stopped', 'failed'),
   /** The server's description of what the answer is waiting for. */

@@ -1,3 +1,4 @@
+import { answerMessages } from './answer-calls.ts'
 import type { Attachment, Message } from './chat-format.ts'
 
 export const isUnderWay = ({ state }: Message) => state === 'waiting' || state === 'answering'
@@ -53,8 +54,11 @@ export function titleOf(text: string): string {
   return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line
 }
 
-/** Builds the messages of a request in the OpenAI format from a branch. Failed and empty answers are left out. */
-export function requestMessages(branch: readonly Message[], system: string | undefined): object[] {
+/**
+ * Builds the messages of a request in the OpenAI format from a branch. Failed and empty answers are left out.
+ * @param seesImages whether the model gets the images in results of tools
+ */
+export function requestMessages(branch: readonly Message[], system: string | undefined, seesImages: boolean): object[] {
   const messages: object[] = system?.trim() ? [{ role: 'system', content: system }] : []
   for (const message of branch) {
     const { role, content, attachments = [], toolCalls, callId } = message
@@ -63,7 +67,7 @@ export function requestMessages(branch: readonly Message[], system: string | und
     else if (toolCalls?.length) {
       const tool_calls = toolCalls.map(({ id, ...called }) => ({ id, type: 'function', function: called }))
       messages.push({ role, content, tool_calls })
-    } else if (content !== '') messages.push({ role, content })
+    } else messages.push(...answerMessages(message, seesImages))
   }
   return messages
 }

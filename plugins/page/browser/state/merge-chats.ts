@@ -77,7 +77,8 @@ function newerField(a: Chat, b: Chat, field: keyof Chat): unknown {
 
 /** Returns the message that was edited later. Otherwise returns the longer one, since answers grow. */
 function newerMessage(a: Message, b: Message): Message {
-  const size = ({ content, thinking = '' }: Message) => content.length + thinking.length
+  const size = ({ content, thinking = '', calls = [] }: Message) =>
+    content.length + thinking.length + calls.reduce((sum, { output = '' }) => sum + 1 + output.length, 0)
   const isComplete = ({ state }: Message) => Number(state === undefined)
   const order =
     (a.rev ?? 0) - (b.rev ?? 0) ||

@@ -1,0 +1,140 @@
+import { useState } from 'preact/hooks'
+import { attempt, Dialog, IconButton, MenuItem } from '../parts/controls.tsx'
+import { Icon } from '../parts/icons.tsx'
+import { Fault } from '../parts/layout.tsx'
+import { useReply } from '../parts/view-hooks.ts'
+import { ask } from '../state/api.ts'
+import { bytesOf } from '../state/chat-files.ts'
+import type { ResultFile } from '../state/chat-format.ts'
+import { chats } from '../state/chats.ts'
+import {
+  allowedTools,
+  forgetTool,
+  isChosen,
+  type Tool,
+  toolServers,
+  usableTools,
+  withTool
+} from '../state/hosted-tools.ts'
+import { fill, texts } from '../texts/texts.ts'
+
+interface PickerProps {
+  chosen: readonly string[]
+  onChoose: (chosen: string[]) => void
+  /** Attaches a resource. */
+  onAttach: (files: File[]) => void
+}
+
+/** The line below the message field with the tools that the chat uses. */
+export function ToolLine(props: PickerProps) {
+  const t = texts.value
+  const [isOpen, setOpen] = useState(false)
+  const names = usableTools(props.chosen).join(', ')
+  return (
+    <div class="tool-line">
+      <button type="button" class="menu-button" aria-haspopup="dialog" onClick={() => setOpen(true)}>
+        <Icon name="tool" size={16} />
+        <span>{names ? `${t.hostedTools}: ${names}` : t.hostedTools}</span>
+      </button>
+      {isOpen && (
+        <Dialog title={t.hostedTools} onClose={() => setOpen(false)}>
+          <p class="quiet">{t.hostedToolsNote}</p>
+          {toolServers.value.map(({ name }) => (
+            <ServerTools key={name} {...props} server={name} onClose={() => setOpen(false)} />
+          ))}
+        </Dialog>
+      )}
+    </div>
+  )
+}
+
+function ServerTools({ server, chosen, onChoose, ...others }: PickerProps & { server: string; onClose: () => void }) {
+  const t = texts.value
+  const { reply, fault } = useReply<{ tools: Tool[] }>(`api/mcp/${server}`)
+  const tools = reply?.tools.map(({ name }) => name) ?? []
+  const isWhole = chosen.includes(server)
+  return (
+    <section aria-label={server} aria-busy={!reply && !fault}>
+      <h3 class="mono">{server}</h3>
+      <Fault text={fault?.message} isAnnounced />
+      {!reply && !fault && <p class="quiet">{t.loading}</p>}
+      {(tools.length > 0 || isWhole) && (
+        <MenuItem
+          text={fill(t.allTools, { server })}
+          checked={isWhole}
+          onSelect={() => onChoose(withTool(chosen, server, tools, !isWhole))}
+        />
+      )}
+      {reply?.tools.map(({ name, description, asks }) => {
+        const isOn = isChosen(chosen, server, name)
+        return (
+          <MenuItem
+            key={name}
+            text={name}
+            note={[asks && t.asksFirst, description].filter(Boolean).join(' · ')}
+            checked={isOn}
+            onSelect={() => onChoose(withTool(chosen, server, tools, !isOn, name))}
+          />
+        )
+      })}
+      {reply && <Resources server={server} {...others} />}
+    </section>
+  )
+}
+
+interface Resource {
+  uri: string
+  name: string
+  description: string
+}
+
+function Resources(props: Pick<PickerProps, 'onAttach'> & { server: string; onClose: () => void }) {
+  const t = texts.value
+  const { server, onAttach, onClose } = props
+  const { reply, fault } = useReply<{ resources: Resource[] }>(`api/mcp/${server}/resources`)
+  const attach = (uri: string) =>
+    attempt(async () => {
+      const path = `api/mcp/${server}/resource?uri=${encodeURIComponent(uri)}`
+      const { files } = await ask<{ files: ResultFile[] }>('GET', path)
+      onAttach(files.map(({ name, type, data }) => new File([bytesOf(data)], name, { type })))
+      onClose()
+    })
+  return (
+    <>
+      <Fault text={fault?.message} />
+      {reply?.resources.map(({ uri, name, description }) => (
+        <MenuItem
+          key={uri}
+          icon="clip"
+          text={fill(t.attachResource, { name })}
+          note={description || uri}
+          onSelect={() => attach(uri)}
+        />
+      ))}
+    </>
+  )
+}
+
+/** The tools that the user lets run without asking. */
+export function AllowedTools({ onClose }: { onClose: () => void }) {
+  const t = texts.value
+  return (
+    <Dialog title={t.allowedTools} onClose={onClose}>
+      {allowedTools.value.length === 0 && <p class="quiet">{t.nothingYet}</p>}
+      <ul class="plain-list">
+        {allowedTools.value.map(entry => {
+          const [name = '', chat] = entry.split(' ')
+          const title = chat === undefined ? t.inAllChats : (chats.value.get(chat)?.title ?? t.chatGone)
+          return (
+            <li key={entry} class="row">
+              <span class="grow">
+                <span class="mono">{name}</span> <small>{title}</small>
+              </span>
+              <IconButton icon="trash" label={`${t.revoke}: ${name}`} onClick={() => forgetTool(entry)} />
+            </li>
+          )
+        })}
+      </ul>
+    </Dialog>
+  )
+}
