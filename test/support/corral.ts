@@ -8,7 +8,7 @@ import type { Test } from 'tap'
 import { Agent, type Dispatcher, fetch } from 'undici'
 import { SseParser } from '../../core/answers/openai-events.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { getMemoryPath } from '../../runtimes/llama-server/prompt-cache/state-store.ts'
+import { getMemoryPath } from '../../runtimes/llama-server/prompt-cache/memory-directory.ts'
 import { MAIN } from '../command-line/command.ts'
 import { engineBuildFolder } from './engine-build.ts'
 

@@ -1,25 +1,14 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { existsSync, type Stats } from 'node:fs'
-import {
-  chmod,
-  copyFile,
-  lstat,
-  mkdir,
-  readdir,
-  readFile,
-  rm,
-  stat,
-  statfs,
-  symlink,
-  writeFile
-} from 'node:fs/promises'
+import type { Stats } from 'node:fs'
+import { chmod, copyFile, mkdir, readdir, rm, stat, symlink } from 'node:fs/promises'
 import { join } from 'node:path'
-import { errorMessage, isSystemError, whenMissing } from '../../../core/errors.ts'
+import { errorMessage, whenMissing } from '../../../core/errors.ts'
 import { freeSpace } from '../../../core/system/disk-space.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { oneByOne } from '../../../core/system/keyed-queue.ts'
 import type { EngineLog } from '../launch.ts'
+import { ORIGIN } from './memory-directory.ts'
 import { chooseEvicted, type SavedState, type StateRecord, StateRecordSchema, type Tier } from './retention.ts'
 import { computeChecksum } from './state-file.ts'
 import { continues } from './trail.ts'
@@ -41,9 +30,6 @@ const KEPT_FREE = 256 * 2 ** 20
 /** The maximum share of the free disk space that states may use. */
 const MAX_DISK_SHARE = 0.5
 const MAX_STATES = 4096
-/** Linux's file system in memory. */
-const SHARED_MEMORY = '/dev/shm'
-const TMPFS = 0x01021994
 const RECORD_NAME = /^[0-9a-f]{16}\.json$/
 
 export interface StateStoreOptions {
@@ -59,48 +45,6 @@ export interface StateStoreOptions {
 }
 
 export type StateStore = Awaited<ReturnType<typeof openStateStore>>
-
-const memoryPrefix = () => `corral-${process.getuid?.()}-`
-
-/** Returns the path of the folder in memory that belongs to a folder on disk. */
-export function getMemoryPath(directory: string): string {
-  return join(SHARED_MEMORY, memoryPrefix() + createHash('sha256').update(directory).digest('hex').slice(0, 16))
-}
-
-/** The file in a folder in memory that names the folder on disk to which it belongs. */
-const ORIGIN = 'origin'
-
-/**
- * Creates a folder for states in memory, private to this user and this data directory, and deletes folders whose data
- * directory no longer exists. Returns undefined if the system has no file system in memory, or if another user made the
- * folder.
- */
-export async function createMemoryDirectory(directory: string): Promise<string | undefined> {
-  if (process.platform !== 'linux') return undefined
-  const path = getMemoryPath(directory)
-  try {
-    if ((await statfs(SHARED_MEMORY)).type !== TMPFS) return undefined
-    await mkdir(path, { mode: 0o700 }).catch(error => {
-      if (!isSystemError(error, 'EEXIST')) throw error
-    })
-    const found = await lstat(path)
-    if (!found.isDirectory() || found.uid !== process.getuid!()) return undefined
-    await chmod(path, 0o700)
-    await writeFile(join(path, ORIGIN), directory, { mode: 0o600 })
-    for (const other of await readdir(SHARED_MEMORY)) {
-      if (!other.startsWith(memoryPrefix())) continue
-      // Another user could have made it, with a file that blocks every reader.
-      if ((await lstat(join(SHARED_MEMORY, other)).catch(() => undefined))?.uid !== process.getuid!()) continue
-      const origin = await readFile(join(SHARED_MEMORY, other, ORIGIN), 'utf8').catch(() => undefined)
-      if (origin === undefined || origin === directory || existsSync(origin)) continue
-      await rm(join(SHARED_MEMORY, other), { recursive: true, force: true })
-    }
-    return path
-  } catch {
-    // Without it, states are stored on disk only.
-    return undefined
-  }
-}
 
 /** Deletes a file. A file that cannot be deleted yet (on Windows, while it is open) is deleted at the next start. */
 async function discard(path: string): Promise<void> {
