@@ -2,7 +2,6 @@ import { chmodSync, existsSync, readFileSync, statSync, writeFileSync } from 'no
 import { dirname, join } from 'node:path'
 import pino from 'pino'
 import t from 'tap'
-import { Agent, fetch } from 'undici'
 import { loadConfig } from '../../core/config/load.ts'
 import { startServer } from '../../core/http/server.ts'
 import { LogLevels } from '../../core/system/log-levels.ts'
@@ -11,6 +10,7 @@ import { builtInPlugins } from '../../plugins/built-in.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { refusedWith } from '../support/failure.ts'
+import { Agent, fetch } from '../support/quick-fetch.ts'
 
 // Settings of one model, read from the configuration file and written to it.
 

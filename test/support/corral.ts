@@ -5,12 +5,13 @@ import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
-import { Agent, type Dispatcher, fetch } from 'undici'
+import type { Dispatcher } from 'undici'
 import { SseParser } from '../../core/answers/openai-events.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { getMemoryPath } from '../../runtimes/llama-server/prompt-cache/memory-directory.ts'
 import { MAIN } from '../command-line/command.ts'
 import { engineBuildFolder } from './engine-build.ts'
+import { Agent, fetch } from './quick-fetch.ts'
 
 /** The program that `npm start` and the installed command run. */
 export const COMMAND = join(packageRoot, 'scripts', 'corral.mjs')

@@ -1,6 +1,6 @@
 import type { Test } from 'tap'
-import { Agent, fetch } from 'undici'
 import type { Corral } from './corral.ts'
+import { Agent, fetch } from './quick-fetch.ts'
 
 /** A reply while it arrives. */
 export interface ComingReply {

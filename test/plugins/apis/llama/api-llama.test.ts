@@ -1,9 +1,9 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { fetch } from 'undici'
 import { SseParser } from '../../../../core/answers/openai-events.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
+import { fetch } from '../../../support/quick-fetch.ts'
 import { startBare } from './bare-server.ts'
 import { follow } from './feed.ts'
 

@@ -3,9 +3,9 @@ import { once } from 'node:events'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { fetch } from 'undici'
 import { until } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
+import { fetch } from '../../../support/quick-fetch.ts'
 
 /** Starts llama-server itself, as the reference for comparisons. Returns its address. */
 export async function startBare(t: Pick<Test, 'teardown'>, model: string): Promise<string> {

@@ -1,6 +1,6 @@
-import { fetch } from 'undici'
 import { SseParser } from '../../../../core/answers/openai-events.ts'
 import type { Corral } from '../../../support/corral.ts'
+import { fetch } from '../../../support/quick-fetch.ts'
 
 /** Reads `/models/sse` until `leave` is called or the stream ends (`read`). */
 export async function follow({ url }: Pick<Corral, 'url'>, headers: Record<string, string> = {}) {

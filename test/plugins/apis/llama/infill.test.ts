@@ -1,8 +1,8 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { fetch } from 'undici'
 import { writeRandomModel } from '../../../../scripts/random-models.ts'
 import { startCorral } from '../../../support/corral.ts'
+import { fetch } from '../../../support/quick-fetch.ts'
 import { startBare } from './bare-server.ts'
 
 const MODEL = 'team/filler'
