@@ -12,7 +12,7 @@ t.test('commands need only the role for their work', async t => {
   const home = newHome(t)
   const options = { home, env: { CORRAL_HOST: '127.0.0.1', CORRAL_PORT: port, CORRAL_API_KEYS: key } }
 
-  for (const [command, shows = server.url] of sample(tables['commands for every user']!, 2)) {
+  for (const [command, shows = server.url] of sample(tables['commands for every user']!, 4)) {
     const args = command.split(' ')
     const { code, stdout, stderr } = await corral(args, options)
     t.match(
@@ -36,7 +36,7 @@ t.test('commands need only the role for their work', async t => {
   await chat.press('\x04')
   t.equal(await chat.ended(), 0, 'a user may chat')
 
-  for (const [role, command] of sample(tables['commands for other roles']!, 3)) {
+  for (const [role, command] of sample(tables['commands for other roles']!, 6)) {
     const args = command.split(' ')
     const { code, stderr } = await corral(args, options)
     const name = args.slice(0, /^(pulls|plugin|runtime|capture|key)$/.test(args[0]!) ? 2 : 1).join(' ')

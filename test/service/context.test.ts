@@ -5,7 +5,7 @@ import { contextAdvice } from '../../core/answers/full-context.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../support/corral.ts'
 import { demoWithContext } from '../support/demo-variants.ts'
 import { refusedWith } from '../support/failure.ts'
-import { sample } from '../support/thorough.ts'
+import { sample, thorough } from '../support/thorough.ts'
 
 const file = join(t.testdir(), 'ctx.gguf')
 writeFileSync(file, demoWithContext(256))
@@ -268,7 +268,7 @@ t.test('a context does not grow if an admin has set or limited it', async t => {
   }
 })
 
-t.test('a growing context takes fewer slots if there is not enough memory', async t => {
+t.test('a growing context takes fewer slots if there is not enough memory', thorough, async t => {
   await restart('')
   const sizes: number[] = []
   for (const num_parallel of [4, 1]) {

@@ -59,6 +59,37 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   t.same(await states(corral), { [id('b200')]: 'in use', [id('b100')]: 'previous' })
   t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, { changed: false })
 
+  t.match((await corral.json('/api/runtimes/use', { runtime: id('b100') }, { local: true })).body, {
+    status: 'success',
+    build: { id: id('b100') }
+  })
+  await corral.end()
+  corral = await startCorral(t, options)
+  t.equal(await answer(corral), CAPITAL_ANSWER)
+  t.match(await states(corral), { [id('b100')]: 'in use', [id('b200')]: 'installed' }, 'the choice survives a restart')
+  const used = await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true })
+  t.match(used, refusedWith(409, 'runtime_in_use'))
+  t.match((await corral.json('/api/runtimes/use', { runtime: id('b200') }, { local: true })).body, {
+    status: 'success'
+  })
+  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
+    status: 409,
+    body: { error: /An engine runs on release-b100-cpu/ }
+  })
+  t.equal(await answer(corral), CAPITAL_ANSWER)
+  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
+    body: { status: 'deleted' }
+  })
+  t.notOk(existsSync(join(home, 'runtimes', id('b100'))))
+})
+
+t.test('a release that does not work is removed, or replaced by the one before', thorough, async t => {
+  const server = await startReleaseServer(t)
+  server.publish('b200', releaseFiles('b200', good))
+  const home = newFolder(t)
+  const corral = await startCorral(t, { home, env: { CORRAL_LLAMA_CPP: '' }, runtimes: releaseOnly(server) })
+  t.equal(await answer(corral), CAPITAL_ANSWER)
+
   server.publish('b300', releaseFiles('b300', await engineArchive('b300', BAD_SERVERS.exits)))
   const refused = await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })
   t.equal(refused.status, 503)
@@ -86,29 +117,6 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   t.match((await corral.json('/api/runtimes/upgrade', { stream: false }, { local: true })).body, {
     error: /b500, was tried on/
   })
-
-  t.match((await corral.json('/api/runtimes/use', { runtime: id('b100') }, { local: true })).body, {
-    status: 'success',
-    build: { id: id('b100') }
-  })
-  await corral.end()
-  corral = await startCorral(t, options)
-  t.equal(await answer(corral), CAPITAL_ANSWER)
-  t.match(await states(corral), { [id('b100')]: 'in use', [id('b200')]: 'installed' }, 'the choice survives a restart')
-  const used = await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true })
-  t.match(used, refusedWith(409, 'runtime_in_use'))
-  t.match((await corral.json('/api/runtimes/use', { runtime: id('b200') }, { local: true })).body, {
-    status: 'success'
-  })
-  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
-    status: 409,
-    body: { error: /An engine runs on release-b100-cpu/ }
-  })
-  t.equal(await answer(corral), CAPITAL_ANSWER)
-  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
-    body: { status: 'deleted' }
-  })
-  t.notOk(existsSync(join(home, 'runtimes', id('b100'))))
 })
 
 t.test('bad archives leave nothing behind', thorough, async t => {

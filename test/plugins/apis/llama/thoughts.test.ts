@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { readCases } from '../../../support/cases.ts'
 import { startCorral, until } from '../../../support/corral.ts'
+import { sample } from '../../../support/thorough.ts'
 import { readThoughts, writeThinkingModel } from '../openai/media/support.ts'
 
 const MODEL = 'team/thinker'
@@ -93,7 +94,7 @@ function partsOf({ message, response, thinking, choices, output, content }: any)
 }
 
 t.test('a format applies to the answer after the thinking on every API', async t => {
-  for (const [path, body] of CASES.formatted) {
+  for (const [path, body] of sample<any>(CASES.formatted, 3)) {
     // Without the format, the model would think until its tokens are used up. Its white space is limited.
     const limits = path === '/v1/messages' ? { max_tokens: 480 } : { options: { max_tokens: 480 } }
     const reply = await corral.json(path, { model: MODEL, stream: false, ...body, ...limits }, alice)
@@ -106,7 +107,7 @@ t.test('a format applies to the answer after the thinking on every API', async t
 
 t.test('thinking can be switched off on every API', async t => {
   // The template of the model always begins with thinking.
-  for (const [path, body] of CASES.off) {
+  for (const [path, body] of sample<any>(CASES.off, 2)) {
     const limits = path === '/v1/messages' ? { max_tokens: 12 } : { options: { max_tokens: 12, ignore_eos: true } }
     const { status, body: answer } = await corral.json(path, { model: MODEL, stream: false, ...body, ...limits }, alice)
     t.equal(status, 200, JSON.stringify(answer))
