@@ -32,10 +32,19 @@ export async function bundleTests(files) {
     },
     external: ['corral/*', 'esbuild', 'ioredis', 'playwright-core', '@opentelemetry/*'],
     alias: ALIASES,
-    plugins: [importedLater, ownPlaces],
+    plugins: [importedLater, usedPlugins, ownPlaces],
     logLevel: 'error'
   })
   return files.map(file => join(FOLDER, relative(TESTS, file)))
+}
+
+/** Leaves out the plugins of tap that no test uses. Each process of tests would load them, and each test create them. */
+const usedPlugins = {
+  name: 'used-plugins',
+  setup({ onLoad }) {
+    const filter = /@tapjs[/\\](chdir|intercept|mock|node-serialize|snapshot|spawn|stdin|worker)[/\\].*[/\\]index\.js$/
+    onLoad({ filter }, () => ({ contents: 'export const plugin = () => ({})' }))
+  }
 }
 
 /** Lets bundled modules find the files beside them, as if they were not bundled. */
