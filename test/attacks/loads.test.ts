@@ -11,7 +11,7 @@ const body = (options: object) => ({ model: DEMO, messages: [CAPITAL_QUESTION], 
 const loading = { model: DEMO, stream: false, options: NEVER_READY }
 const scripted = { CORRAL_LLAMA_CPP: scriptedBuild(t) }
 const shared = await startCorral(t, { config: CONFIG, env: scripted })
-const loads = async (corral = shared) => (await corral.json('/api/ps')).body.loading
+const loads = async () => (await shared.json('/api/ps')).body.loading
 
 t.test('a load ends when all its clients have disconnected, on every API', async t => {
   const client = clientFrom(t, shared, '127.0.0.2')
@@ -36,23 +36,29 @@ t.test('a load ends when all its clients have disconnected, on every API', async
 })
 
 t.test('a client that retries joins the running load', async t => {
-  const corral = await startCorral(t, { config: CONFIG.replace('300ms', '20s'), env: scripted })
-  const client = clientFrom(t, corral, '127.0.0.2')
-  const begun = () => corral.log().match(/"loading corral\/tiny-chat"/g)?.length
+  await shared.json('/api/stop', { model: DEMO })
+  await shared.reload(CONFIG.replace('300ms', '20s'))
+  const client = clientFrom(t, shared, '127.0.0.2')
+  const before = shared.log().length
+  const begun = () =>
+    shared
+      .log()
+      .slice(before)
+      .match(/"loading corral\/tiny-chat"/g)?.length
   for (let attempt = 0; attempt < 3; attempt++) {
     const leave = new AbortController()
     const asked = client.ask('/api/chat', body(NEVER_READY), leave.signal).catch(() => undefined)
     await until('it waits', async () =>
-      (await loads(corral)).some(({ queued, state }: any) => queued > 0 && state === 'loading')
+      (await loads()).some(({ queued, state }: any) => queued > 0 && state === 'loading')
     )
     await until('its engine is started', begun)
     leave.abort()
     await asked
-    await until('the client has disconnected', async () =>
-      (await loads(corral)).every(({ queued }: any) => queued === 0)
-    )
+    await until('the client has disconnected', async () => (await loads()).every(({ queued }: any) => queued === 0))
   }
   t.equal(begun(), 1, 'one load for all attempts')
+  await shared.json('/api/stop', { model: DEMO })
+  await shared.reload(CONFIG)
 })
 
 t.test('an abandoned reload costs other clients nothing', thorough, async t => {

@@ -5,13 +5,8 @@ import { Caller, type Operation } from './api-document.ts'
 
 // Checks the errors of every operation against the document.
 
-const corral = await startCorral(t, {
-  env: { HF_HUB_OFFLINE: '1' },
-  config: 'body_limit: 64KiB\ndefaults: { context: fixed }\n'
-})
-// A key is accepted despite many wrong keys if it is too long to guess.
-const KEY = 'a-key-that-nobody-guesses'
-const guarded = await startCorral(t, { config: `security:\n  api_keys: [${KEY}]\n` })
+const CONFIG = 'body_limit: 64KiB\ndefaults: { context: fixed }\n'
+const corral = await startCorral(t, { env: { HF_HUB_OFFLINE: '1' }, config: CONFIG })
 const { body: document } = await corral.json('/openapi.json')
 const caller = new Caller(corral, document)
 const { operations } = caller.checker
@@ -109,29 +104,6 @@ t.test('requests from another origin or to another host are refused as documente
   }
 })
 
-t.test('requests without a key are refused as documented', async t => {
-  const keyless = new Caller(guarded, document)
-  let wrong = 0
-  await until('the build is found', async () => (await guarded.send('/readyz')).status === 200)
-  for (const { operationId: id, 'x-corral-role': role } of operations) {
-    // The bodies of these operations are checked for every caller.
-    const isLookedAt = ['createSession', 'redeemTicket'].includes(id)
-    const status = role !== 'anyone' || id === 'readModelFile' ? 401 : isLookedAt ? 400 : 200
-    await keyless.call(t, id, status, { local: false })
-    // More wrong keys would count as guesses, which are refused with another error.
-    if (wrong++ < 90) await keyless.call(t, id, status, { headers: { 'x-api-key': 'wrong' }, local: false })
-  }
-  const page = await keyless.ask('getDocs', { headers: { accept: 'text/html,*/*' } })
-  t.equal(page.status, 200, 'the page itself contains no data')
-  t.match(page.text, 'This server asks for an API key', 'the page asks for the key')
-  t.match(page.headers.get('content-security-policy'), "default-src 'none'; script-src 'sha256-")
-  const served = await keyless.call(t, 'getApiDocument', 200, { headers: { authorization: `Bearer ${KEY}` } })
-  t.same(served, document)
-  const script = await guarded.send('/docs/swagger-ui-bundle.js')
-  t.equal(script.status, 200)
-  t.equal(script.headers.get('content-type'), 'text/javascript; charset=utf-8')
-})
-
 t.test('a method that a path does not support is refused as documented', async t => {
   for (const path of sample([...new Set(operations.map(({ path }) => path))], 4)) {
     const methods = operations.filter(operation => operation.path === path).map(({ method }) => method)
@@ -145,4 +117,29 @@ t.test('a method that a path does not support is refused as documented', async t
       `${path}: ${methods} in ${allow}`
     )
   }
+})
+
+t.test('requests without a key are refused as documented', async t => {
+  // A key is accepted despite many wrong keys if it is too long to guess.
+  const key = 'a-key-that-nobody-guesses'
+  await corral.reload(`${CONFIG}security: { api_keys: [${key}] }\n`)
+  let wrong = 0
+  await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
+  for (const { operationId: id, 'x-corral-role': role } of operations) {
+    // The bodies of these operations are checked for every caller.
+    const isLookedAt = ['createSession', 'redeemTicket'].includes(id)
+    const status = role !== 'anyone' || id === 'readModelFile' ? 401 : isLookedAt ? 400 : 200
+    await caller.call(t, id, status, { local: false })
+    // More wrong keys would count as guesses, which are refused with another error.
+    if (wrong++ < 90) await caller.call(t, id, status, { headers: { 'x-api-key': 'wrong' }, local: false })
+  }
+  const page = await caller.ask('getDocs', { headers: { accept: 'text/html,*/*' } })
+  t.equal(page.status, 200, 'the page itself contains no data')
+  t.match(page.text, 'This server asks for an API key', 'the page asks for the key')
+  t.match(page.headers.get('content-security-policy'), "default-src 'none'; script-src 'sha256-")
+  const served = await caller.call(t, 'getApiDocument', 200, { headers: { authorization: `Bearer ${key}` } })
+  t.same(served, document)
+  const script = await corral.send('/docs/swagger-ui-bundle.js')
+  t.equal(script.status, 200)
+  t.equal(script.headers.get('content-type'), 'text/javascript; charset=utf-8')
 })

@@ -8,9 +8,14 @@ import { echoEngine, engineContract, startTestCorral } from '../../testing/index
 const model = 'echo/parrot'
 const messages = [{ role: 'user', content: 'the sky is blue' }]
 
+const corral = await startTestCorral({
+  plugins: [echo],
+  echo: false,
+  config: `scheduler: { max_loaded_models: 1 }\nmodels: { ${model}: { aliases: [my/parrot] } }`
+})
+t.teardown(() => corral.close())
+
 t.test('the example engine answers on every API with a model that has no files', async t => {
-  const corral = await startTestCorral({ plugins: [echo], echo: false, config: 'scheduler: { max_loaded_models: 1 }' })
-  t.teardown(() => corral.close())
   t.match(await corral.plugin('echo-engine'), { state: 'active' })
 
   const said = 'the sky is blue'
@@ -51,12 +56,6 @@ t.test('the example engine answers on every API with a model that has no files',
 })
 
 t.test('the example model is listed like any other, and requests for its files are refused', async t => {
-  const corral = await startTestCorral({
-    plugins: [echo],
-    echo: false,
-    config: `models: { ${model}: { aliases: [my/parrot] } }`
-  })
-  t.teardown(() => corral.close())
   const { body: tags } = await corral.json('/api/tags')
   t.match(
     tags.models.find((each: any) => each.model === model),
@@ -95,8 +94,6 @@ t.test('the example engine fulfils the engine contract', async () => {
 })
 
 t.test("max_tokens and stop end the example engine's answers", async t => {
-  const corral = await startTestCorral({ plugins: [echo], echo: false })
-  t.teardown(() => corral.close())
   for (const [limits, content, finish_reason] of [
     [{ max_tokens: 2 }, 'the sky ', 'length'],
     [{ max_tokens: 4 }, 'the sky is blue', 'stop'],

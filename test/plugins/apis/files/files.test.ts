@@ -9,6 +9,7 @@ import { packageRoot } from '../../../../core/system/package-info.ts'
 import { readCases } from '../../../support/cases.ts'
 import { type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
+import { thorough } from '../../../support/thorough.ts'
 
 const CASES = readCases('file-ranges')
 
@@ -211,11 +212,14 @@ t.test('a file is served to its end if its model is deleted, and released if the
   await until('the files are deleted', () => !existsSync(join(models, 'me', 'again')))
 })
 
-t.test('files require a key, and the API can be disabled', async t => {
+t.test('files require a key', async t => {
   const locked = await shared
   await locked.reload('security: { api_keys: [secret] }')
   t.equal((await get(locked, `/api/files/${DEMO}`)).status, 401)
   t.equal((await get(locked, `/api/files/${DEMO}`, { authorization: 'Bearer secret' })).status, 200)
+})
+
+t.test('the files API can be disabled', thorough, async t => {
   const without = await startCorral(t, { config: 'api-files:\n  enabled: false' })
   t.match(await without.json(`/api/files/${DEMO}`), { status: 404, body: { code: 'route_not_found' } })
 })

@@ -25,8 +25,10 @@ const records = async (corral: Corral, id: string): Promise<any[]> =>
     .split('\n')
     .filter(line => line !== '')
     .map(line => JSON.parse(line))
+
+const corral = await startCorral(t)
+
 t.test('capture records requests and answers of one key only', async t => {
-  const corral = await startCorral(t)
   const { headers: alice } = bearer(await newKey(corral, 'alice'))
   const { headers: bob } = bearer(await newKey(corral, 'bob'))
   const ask = async (headers: Record<string, string>, more = {}) => {
@@ -84,7 +86,6 @@ t.test('capture records requests and answers of one key only', async t => {
 })
 
 t.test('capture of a model ends by size, key, time or server stop', async t => {
-  const corral = await startCorral(t)
   const endOf = (id: string) =>
     until('the capture has ended', async () => {
       const capture = await listed(corral, id)
@@ -92,17 +93,17 @@ t.test('capture of a model ends by size, key, time or server stop', async t => {
     })
   const { id: small } = await begin(corral, { model: DEMO, max_bytes: 1000 })
   const long = [{ role: 'user', content: 'word '.repeat(100) }]
-  for (let at = 0; at < 3; at++) await corral.json('/api/chat', { model: DEMO, messages: long })
+  for (let at = 0; at < 3; at++) await corral.json('/api/chat', { model: DEMO, messages: long }, local)
   const full = await endOf(small)
   t.equal(full.endReason, 'size')
   t.ok(full.bytes <= 1000)
   const { id: short } = await begin(corral, { model: DEMO, for: 0.2 })
   t.equal((await endOf(short)).endReason, 'time')
 
-  const alice = bearer(await newKey(corral, 'alice'))
-  const { id: ofAlice } = await begin(corral, { key: 'alice' })
-  await corral.json('/api/keys/alice/rotate', {}, local)
-  t.notOk((await listed(corral, ofAlice)).endedAt, 'it continues with the new key')
+  const anna = bearer(await newKey(corral, 'anna'))
+  const { id: ofAnna } = await begin(corral, { key: 'anna' })
+  await corral.json('/api/keys/anna/rotate', {}, local)
+  t.notOk((await listed(corral, ofAnna)).endedAt, 'it continues with the new key')
   const { headers } = bearer(await newKey(corral, 'carol'))
   const { id: ofCarol } = await begin(corral, { key: 'carol' })
   const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers })
@@ -111,12 +112,12 @@ t.test('capture of a model ends by size, key, time or server stop', async t => {
   const cut = await until('the record of the interrupted answer', async () => (await records(corral, ofCarol))[0])
   t.match(cut, { key: 'carol', status: 401, code: 'unauthorized', answer: [{ content: String }] })
   t.match(await listed(corral, ofCarol), { endReason: 'key_revoked' })
-  t.equal((await corral.json('/api/tags', undefined, alice)).status, 401)
+  t.equal((await corral.json('/api/tags', undefined, anna)).status, 401)
 
   await corral.end('SIGKILL')
   const again = await startCorral(t, { home: corral.home })
-  t.match(await listed(again, ofAlice), { endReason: 'restart' })
-  t.match(again.log(), new RegExp(`Capture ${ofAlice} of key alice has ended \\(restart\\)`))
+  t.match(await listed(again, ofAnna), { endReason: 'restart' })
+  t.match(again.log(), new RegExp(`Capture ${ofAnna} of key anna has ended \\(restart\\)`))
   t.equal((await records(again, ofCarol)).length, 1, 'written records are kept')
 })
 

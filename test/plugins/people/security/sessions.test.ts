@@ -27,8 +27,10 @@ async function newSession(corral: Corral, init?: SendOptions): Promise<string> {
   return body.key
 }
 
+/** Tests without settings or a restart share this server. */
+const corral = await startCorral(t)
+
 t.test('a link starts one admin session, once', async t => {
-  const corral = await startCorral(t)
   const link = await corral.json('/api/sessions/links', {}, local)
   t.match(link.body.address, /^http:\/\/127\.0\.0\.1:\d+\/#open=[\w-]{43}$/)
   t.ok(link.body.address.startsWith(`${corral.url}/`), link.body.address)
@@ -133,7 +135,6 @@ t.test("sessions are limited to the server's own page, even if other origins are
 })
 
 t.test('sessions of a key have its rights and end with it', async t => {
-  const corral = await startCorral(t)
   const expires = new Date(Date.now() + 3_600_000).toISOString()
   const root = await newKey(corral, 'root', { role: 'admin', expires })
   const alice = await newKey(corral, 'alice')
@@ -249,7 +250,6 @@ t.test('an admin limits how long browsers stay signed in, and a damaged file onl
 })
 
 t.test('links cannot be guessed or used by other users', async t => {
-  const corral = await startCorral(t)
   t.comment('for one local user')
   const mine = process.getuid!()
   const foreign = await newToken(corral, local, { uid: mine + 1 })
