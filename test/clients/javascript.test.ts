@@ -1,4 +1,5 @@
 import t from 'tap'
+import { thorough } from '../support/thorough.ts'
 import { ai } from './javascript/ai.ts'
 import { anthropic } from './javascript/anthropic.ts'
 import { langchainAnthropic, langchainOllama, langchainOpenai } from './javascript/langchain.ts'
@@ -10,11 +11,12 @@ import type { Outcome } from './trials.ts'
 
 const place = await openPlace(t)
 const outcomes: Outcome[] = []
-for (const client of [openai, anthropic, ollama, ai, langchainOpenai, langchainOllama, langchainAnthropic]) {
-  await t.test(client.packages[0]!, async t => {
+const vendors = [openai, anthropic, ollama]
+for (const client of [...vendors, ai, langchainOpenai, langchainOllama, langchainAnthropic]) {
+  await t.test(client.packages[0]!, vendors.includes(client) ? {} : thorough, async t => {
     const tried = await runClient(place, client)
     judge(t, tried)
     outcomes.push(...tried)
   })
 }
-checkTable(t, 'JavaScript', outcomes)
+await t.test('the table has the outcomes', thorough, async t => checkTable(t, 'JavaScript', outcomes))
