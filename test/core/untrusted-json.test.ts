@@ -17,7 +17,7 @@ const spread = (text: string) => [
 
 t.test('parseUntrustedJson parses in slices like JSON.parse', async t => {
   const texts = readCases<string[]>('core-cases.yaml', 'untrustedJson')
-  for (const text of sample(texts.flatMap(spread), 3))
+  for (const text of sample(texts.flatMap(spread), 6))
     t.same(await parseUntrustedJson(text), { value: JSON.parse(text) }, text.slice(0, 60))
   const next = randomNumbers(7)
   const value = (depth: number): unknown => {
@@ -37,7 +37,7 @@ t.test('parseUntrustedJson refuses malformed JSON in slices too', async t => {
   const texts =
     '[ 1 , ]|[ , 1 ]|[ 1 , , 2 ]|[ 1 2 ]|[ [ ] [ ] ]|[ [ ] 1 ]|{ "a" 1 }|{ "a" : 1 , }|{ "a" : 1 { } }|{ [ ] }|{ 1 : 2 }|' +
     '[ 1 }|{ "a" : 1 ]|[ 1|] |[ ] ]|[ ] 1|[ ] [ ]|{ "a" : [ }|{ "a" , "b" : [ 1 ] }|[ "a" : 1 ]|[ NaN ]|"a| '
-  for (const text of sample(texts.split('|').flatMap(spread), 3)) {
+  for (const text of sample(texts.split('|').flatMap(spread), 6)) {
     t.match(await parseUntrustedJson(text), { fault: /^it is not JSON/ }, text.replaceAll(GAP, '…'))
   }
 })
@@ -68,7 +68,7 @@ t.test('parseUntrustedJson refuses JSON beyond a limit before parsing it', async
     [`["${'x'.repeat(5e6)}"]`, /a string of more than 4 MiB/],
     [`["${'\\"'.repeat(3e6)}"]`, /a string of more than 4 MiB/]
   ]
-  for (const [text, fault] of cases) t.match(await parseUntrustedJson(text), { fault }, text.slice(0, 20))
+  for (const [text, fault] of sample(cases, 2)) t.match(await parseUntrustedJson(text), { fault }, text.slice(0, 20))
 })
 
 t.test('other work gets its turn while JSON is parsed', async t => {
