@@ -61,7 +61,11 @@ export default definePlugin({
         await app.register(conversationRoutes(conversations, () => now.conversations === 'server'))
         // At the root, `GET /` also belongs to programs. The native API tells them from browsers.
         if (path !== '/') app.get(path, OPEN, async (_request, reply) => sendPage(reply))
-        app.get<{ Params: { file: string } }>(`${path === '/' ? '' : path}/page/:file`, OPEN, async (request, reply) =>
+        const folder = `${path === '/' ? '' : path}/page`
+        app.get(`${folder}/manifest.webmanifest`, OPEN, async (_request, reply) =>
+          reply.type('application/manifest+json').send(files.manifest(name ? `../../${name}` : '../'))
+        )
+        app.get<{ Params: { file: string } }>(`${folder}/:file`, OPEN, async (request, reply) =>
           files.sendFile(request.params.file, reply)
         )
       }

@@ -15,6 +15,7 @@ const POLICY = [
   "img-src 'self' data: blob:",
   'media-src blob:',
   "worker-src 'self'",
+  "manifest-src 'self'",
   "connect-src 'self'",
   "frame-src 'self'",
   "base-uri 'none'",
@@ -42,6 +43,7 @@ const folder = join(packageRoot, 'dist', 'plugins', 'page', 'browser')
 /** The page and its files as `scripts/build-page.mjs` builds them: compressed, and with hashes in their names. */
 export class PageFiles {
   readonly #html: string
+  readonly #icon: string
   readonly #names: ReadonlySet<string>
 
   /**
@@ -52,6 +54,7 @@ export class PageFiles {
   constructor(base: string, path: string) {
     this.#names = new Set(JSON.parse(readFileSync(join(folder, 'files.json'), 'utf8')))
     const html = readFileSync(join(folder, 'index.html'), 'utf8')
+    this.#icon = /rel="icon" href="([^"]+)"/.exec(html)![1]!
     this.#html = html.replaceAll('{base}', base).replaceAll('{files}', path)
   }
 
@@ -68,6 +71,13 @@ export class PageFiles {
     const encoding = encodingFor(reply)
     const html = this.#html.replace('{conversations}', conversations)
     return reply.send(encoding ? encoding.compress(html) : html)
+  }
+
+  /** Returns the web app manifest, with which browsers install the page. @param page the page, relative to it */
+  manifest(page: string): object {
+    const icons = [{ src: this.#icon, sizes: 'any', type: 'image/svg+xml' }]
+    const colours = { background_color: '#fbfaf8', theme_color: '#fbfaf8' }
+    return { name: 'corral', id: page, start_url: page, scope: page, display: 'standalone', ...colours, icons }
   }
 
   /** Sends a file of the page, which browsers cache for ever. @throws CorralError `route_not_found` */

@@ -2,7 +2,7 @@ import { effect, signal } from '@preact/signals'
 import { Component, type ComponentChildren, type ComponentType, render } from 'preact'
 import { useState } from 'preact/hooks'
 import { ChatView } from './chat/chat-view.tsx'
-import { announcement, attempt, Note, openDialogs, Toast } from './parts/controls.tsx'
+import { announcement, attempt, Note, notify, openDialogs, Toast } from './parts/controls.tsx'
 import { Button, Form } from './parts/forms.tsx'
 import { Fault, later } from './parts/layout.tsx'
 import { Sidebar } from './parts/sidebar.tsx'
@@ -10,11 +10,12 @@ import { useWindowEvents } from './parts/view-hooks.ts'
 import { isKeyWanted, key } from './state/api.ts'
 import { storageFault } from './state/browser-storage.ts'
 import { chats } from './state/chats.ts'
+import { isUnseen, tellFinished, watchDownloads } from './state/finished.ts'
 import { keepFault } from './state/kept-chats.ts'
 import { signIn } from './state/me.ts'
-import { toggleSidebar } from './state/preferences.ts'
+import { lastModel, toggleSidebar } from './state/preferences.ts'
 import { go, route } from './state/route.ts'
-import { connection, server } from './state/server-state.ts'
+import { chatModels, connection, server } from './state/server-state.ts'
 import { fill, texts } from './texts/texts.ts'
 
 type View = ComponentType<{ path: string[] }>
@@ -158,10 +159,25 @@ function nameTab(): void {
   const t = texts.value
   const titles = { models: t.models, server: t.server, playground: t.playground } as Record<string, string>
   const shown = name === 'chat' ? ids.flatMap(id => chats.value.get(id)?.title || []) : [titles[name] ?? '']
-  document.title = [shown.join(' · '), 'corral'].filter(part => part !== '').join(' – ')
+  const title = [shown.join(' · '), 'corral'].filter(part => part !== '').join(' – ')
+  document.title = isUnseen.value ? `● ${title}` : title
+}
+
+/** Offers a chat with a model that has just been downloaded. */
+function offerChat(model: string): void {
+  const t = texts.peek()
+  const text = fill(t.downloaded, { model })
+  tellFinished(text)
+  const chat = () => {
+    lastModel.value = model
+    go(['chat'])
+  }
+  const canChat = chatModels.peek().some(({ name }) => name === model)
+  notify(text, false, canChat ? { text: t.chat, onClick: chat } : undefined)
 }
 
 export function showApp(): void {
   effect(nameTab)
+  watchDownloads(offerChat)
   render(<App />, document.getElementById('page')!)
 }

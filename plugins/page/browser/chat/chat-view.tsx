@@ -17,6 +17,7 @@ import {
   openChat
 } from '../state/chats.ts'
 import { branchTo, isUnderWay } from '../state/conversation-tree.ts'
+import { tellFinished } from '../state/finished.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
 import { type Preset, presets } from '../state/presets.ts'
@@ -270,10 +271,12 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     if (isBusy && answering.current !== message.id) announce(texts.peek().answering)
     if (!isBusy && message && answering.current === message.id) {
       const asked = message.calls?.find(isAsked)
-      const text = asked
+      const told = asked
         ? fill(texts.peek().asksFor, { tool: `${asked.server} · ${asked.tool}` })
         : fill(texts.peek().answered, { text: message.content.slice(0, SAID) })
-      announce(message.error?.message ?? text)
+      const text = message.error?.message ?? told
+      announce(text)
+      tellFinished(text)
     }
     answering.current = isBusy ? message.id : ''
   })

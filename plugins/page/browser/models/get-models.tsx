@@ -2,15 +2,32 @@ import { useRef, useState } from 'preact/hooks'
 import type { FoundRepository, PlanReply, PullReply, SearchReply } from '../../../../core/contracts/native-records.ts'
 import { attempt, Dialog, IconButton, notify } from '../parts/controls.tsx'
 import { formatAgo, formatDuration, formatNumber, formatShare, formatSize } from '../parts/formats.ts'
-import { Actions, Button, Form } from '../parts/forms.tsx'
+import { Actions, Button, Choices, Form } from '../parts/forms.tsx'
 import { Card, Fault, More } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
 import { linkTo } from '../state/route.ts'
-import { models, pools, pulls } from '../state/server-state.ts'
+import { models, pulls } from '../state/server-state.ts'
 import { fill, labelFor, texts } from '../texts/texts.ts'
+import { Fit } from './memory-fit.tsx'
+import { Recommended } from './recommended.tsx'
 
-/** Searches the hubs, and lists the running downloads. @param wanted a model to show first */
+/** Unfinished downloads, whichever client started them. */
+export function Downloads() {
+  const t = texts.value
+  if (pulls.value.length === 0) return null
+  return (
+    <section aria-label={t.downloads}>
+      <ul class="plain-list">
+        {pulls.value.map(pull => (
+          <PullLine key={pull.id} pull={pull} />
+        ))}
+      </ul>
+    </section>
+  )
+}
+
+/** Recommends models, and searches the hubs. @param wanted a model to show first */
 export function GetModels({ wanted }: { wanted: string | undefined }) {
   const t = texts.value
   const [words, setWords] = useState(wanted ?? '')
@@ -20,15 +37,6 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
   const given = words.trim()
   return (
     <>
-      {pulls.value.length > 0 && (
-        <section aria-label={t.downloads}>
-          <ul class="plain-list">
-            {pulls.value.map(pull => (
-              <PullLine key={pull.id} pull={pull} />
-            ))}
-          </ul>
-        </section>
-      )}
       <Form
         class="row search-line"
         onSubmit={() => {
@@ -47,7 +55,11 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
         />
         <Button kind="main" type="submit" disabled={given === ''} text={t.search} />
       </Form>
-      {search.words !== '' && <Found key={search.number} words={search.words} onChoose={setChosen} />}
+      {search.words === '' ? (
+        <Recommended onChoose={setChosen} />
+      ) : (
+        <Found key={search.number} words={search.words} onChoose={setChosen} />
+      )}
       {chosen !== undefined && (
         <Dialog title={chosen} onClose={() => setChosen(undefined)}>
           <Choice reference={chosen} onDone={() => setChosen(undefined)} />
@@ -57,22 +69,49 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
   )
 }
 
+type Order = 'popular' | 'newest' | 'smallest'
+
+/** Orders the results of a search. Unknown values come last. */
+const ORDERS: Record<Order, (a: FoundRepository, b: FoundRepository) => number> = {
+  popular: (a, b) => (b.downloads ?? -1) - (a.downloads ?? -1),
+  newest: (a, b) => (b.updated_at ?? '').localeCompare(a.updated_at ?? ''),
+  smallest: (a, b) => (a.size ?? Infinity) - (b.size ?? Infinity)
+}
+
+/** How many results per hub are requested at first, and after each click on "more". */
+const LIMITS = [10, 30, 50]
+
 function Found({ words, onChoose }: { words: string; onChoose: (model: string) => void }) {
   const t = texts.value
-  const { reply, fault } = useReply<SearchReply>(`api/search?q=${encodeURIComponent(words)}`)
+  const [page, setPage] = useState(0)
+  const [order, setOrder] = useState<Order>('popular')
+  const [onlyFitting, setOnlyFitting] = useState(false)
+  const limit = LIMITS[page]!
+  const { reply, fault } = useReply<SearchReply>(`api/search?q=${encodeURIComponent(words)}&limit=${limit}`)
   if (fault) return <Fault text={fault.message} isAnnounced />
   if (!reply) return <p class="quiet">{fill(t.searching, { words })}</p>
+  const shown = reply.models
+    .filter(({ memory }) => !onlyFitting || memory === undefined || memory.fits)
+    .sort(ORDERS[order])
   return (
     <>
       {reply.errors.map(({ hub, error }) => (
         <Fault key={hub} text={`${hub}: ${error}`} />
       ))}
       {reply.models.length === 0 && <p class="quiet">{fill(t.nothingFound, { words })}</p>}
+      {reply.models.length > 1 && (
+        <Choices label={t.order} names={t.orders} chosen={order} onChoose={setOrder}>
+          <Button pressed={onlyFitting} onClick={() => setOnlyFitting(!onlyFitting)} text={t.onlyFitting} />
+        </Choices>
+      )}
       <ul class="plain-list">
-        {reply.models.map(found => (
+        {shown.map(found => (
           <FoundLine key={`${found.hub} ${found.id}`} found={found} onChoose={() => onChoose(found.model)} />
         ))}
       </ul>
+      {page < LIMITS.length - 1 && reply.models.length >= limit && (
+        <Button onClick={() => setPage(page + 1)} text={t.moreResults} />
+      )}
     </>
   )
 }
@@ -95,19 +134,6 @@ function FoundLine({ found, onChoose }: { found: FoundRepository; onChoose: () =
     </>
   )
   return <Card title={found.id} facts={facts} fault={found.problem} actions={actions} />
-}
-
-/** Whether a model fits into memory, alone or beside the loaded models. */
-function Fit({ required, available }: { required: number; available: number }) {
-  const t = texts.value
-  const reserved = pools.value.reduce((sum, pool) => sum + pool.reserved, 0)
-  const [text, kind] =
-    required > available
-      ? [fill(t.tooLarge, { required: formatSize(required), available: formatSize(available) }), 'is-error']
-      : required + reserved > available
-        ? [t.fitsAlone, 'is-accent']
-        : [t.fits, 'is-good']
-  return <span class={`chip ${kind}`}>{text}</span>
 }
 
 /** The variants in a repository, and the download of one. */

@@ -10,7 +10,7 @@ import { lastModel } from '../state/preferences.ts'
 import { go, linkTo } from '../state/route.ts'
 import { conversions, engines, models, pools } from '../state/server-state.ts'
 import { fill, labelFor, statusText, texts } from '../texts/texts.ts'
-import { GetModels } from './get-models.tsx'
+import { Downloads, GetModels } from './get-models.tsx'
 import { ModelDetails } from './model-details.tsx'
 import { ModelSettingsForm } from './model-settings.tsx'
 
@@ -26,6 +26,7 @@ export function ModelsView({ path: [tab = 'here', wanted] }: { path: string[] })
   ]
   return (
     <PageView title={t.models} tabs={may('operator') ? tabs : tabs.slice(0, 1)}>
+      {may('operator') && <Downloads />}
       {tab === 'get' && may('operator') ? <GetModels key={wanted} wanted={wanted} /> : <ModelsHere />}
     </PageView>
   )

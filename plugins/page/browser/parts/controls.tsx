@@ -228,13 +228,18 @@ export function announce(text: string): void {
   announcement.value = announcement.value === text ? `${text} ` : text
 }
 
+interface ToastAction {
+  text: string
+  onClick: () => void
+}
+
 /** The current message at the top of the page. */
-export const toast = signal<{ text: string; isError: boolean } | undefined>(undefined)
+export const toast = signal<{ text: string; isError: boolean; action?: ToastAction | undefined } | undefined>(undefined)
 let toastTimer: ReturnType<typeof setTimeout> | undefined
 
 export function Toast() {
   if (!toast.value) return null
-  const { text, isError } = toast.value
+  const { text, isError, action } = toast.value
   return (
     <div
       ref={element => element?.scrollIntoView({ block: 'nearest' })}
@@ -242,16 +247,28 @@ export function Toast() {
       role={isError ? 'alert' : 'status'}
     >
       <p>{text}</p>
+      {action && (
+        <button
+          type="button"
+          class="button"
+          onClick={() => {
+            toast.value = undefined
+            action.onClick()
+          }}
+        >
+          {action.text}
+        </button>
+      )}
       <IconButton icon="close" label={texts.value.close} onClick={() => (toast.value = undefined)} />
     </div>
   )
 }
 
-/** Shows a message for a while. Errors stay until they are closed. */
-export function notify(text: string, isError = false): void {
-  toast.value = { text, isError }
+/** Shows a message for a while. Errors and messages with an action stay until they are closed. */
+export function notify(text: string, isError = false, action?: ToastAction): void {
+  toast.value = { text, isError, action }
   clearTimeout(toastTimer)
-  if (!isError) toastTimer = setTimeout(() => (toast.value = undefined), 4000)
+  if (!isError && !action) toastTimer = setTimeout(() => (toast.value = undefined), 4000)
 }
 
 /** Runs a task and shows its error. @returns whether it succeeded */

@@ -5,14 +5,16 @@ import { key } from '../state/api.ts'
 import { exportChats, exportMarkdown, importChats } from '../state/chat-files.ts'
 import type { Chat } from '../state/chat-format.ts'
 import { changeChat, chats } from '../state/chats.ts'
+import { switchNotifications } from '../state/finished.ts'
 import { allowedTools } from '../state/hosted-tools.ts'
 import { deleteEverywhere } from '../state/kept-chats.ts'
 import { signOut } from '../state/me.ts'
-import { language, sidebarHidden, speechModels, theme, toggleSidebar } from '../state/preferences.ts'
+import { language, notifications, sidebarHidden, speechModels, theme, toggleSidebar } from '../state/preferences.ts'
 import { go, linkTo, route } from '../state/route.ts'
-import { speechModel } from '../state/server-state.ts'
+import { pulls, speechModel } from '../state/server-state.ts'
 import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
 import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
+import { formatNumber } from './formats.ts'
 import { Form } from './forms.tsx'
 import { Icon, type IconName } from './icons.tsx'
 import { later } from './layout.tsx'
@@ -46,7 +48,7 @@ export function Sidebar() {
         <nav aria-label={t.views}>
           <ViewLink view="chat" icon="plus" text={t.newChat} />
           {(['models', 'server', 'playground'] as const).map(view => (
-            <ViewLink key={view} view={view} icon={view} text={t[view]} />
+            <ViewLink key={view} view={view} icon={view} text={t[view]} note={view === 'models' && downloadShare()} />
           ))}
         </nav>
         <h2 class="sidebar-title">{t.chats}</h2>
@@ -121,6 +123,14 @@ function PageMenu() {
             <hr />
             <SpeechChoice task="transcribe" title={t.dictate} />
             <SpeechChoice task="speak" title={t.readAloud} />
+            {'Notification' in globalThis && isSecureContext && (
+              <MenuItem
+                checked={notifications.value !== ''}
+                staysOpen
+                onSelect={switchNotifications}
+                text={t.notifications}
+              />
+            )}
             <MenuItem icon="download" onSelect={() => exportChats()} text={t.exportChats} />
             <MenuItem icon="plus" onSelect={() => picker.current?.click()} text={t.importChats} />
             {allowedTools.value.length > 0 && (
@@ -176,13 +186,22 @@ function Brand() {
   )
 }
 
-function ViewLink({ view, icon, text }: { view: string; icon: IconName; text: string }) {
+/** How far the running downloads are, or an empty text. */
+function downloadShare(): string {
+  const total = pulls.value.reduce((sum, pull) => sum + pull.total, 0)
+  const completed = pulls.value.reduce((sum, pull) => sum + pull.completed, 0)
+  return total > 0 ? formatNumber(completed / total, 0, 'percent') : ''
+}
+
+function ViewLink(props: { view: string; icon: IconName; text: string; note?: string | false }) {
+  const { view, icon, text, note } = props
   const [name = 'chat', id] = route.value
   const isCurrent = name === view && (view !== 'chat' || id === undefined)
   return (
     <a class="view-link" href={linkTo(view)} aria-current={isCurrent ? 'page' : undefined}>
       <Icon name={icon} />
       {text}
+      {note && <small>{note}</small>}
     </a>
   )
 }

@@ -1,0 +1,46 @@
+import { effect, signal } from '@preact/signals'
+import { notifications } from './preferences.ts'
+import { models, pulls } from './server-state.ts'
+
+/** Whether something has finished since the user looked away, for the title of the tab. */
+export const isUnseen = signal(false)
+document.addEventListener('visibilitychange', () => {
+  if (!document.hidden) isUnseen.value = false
+})
+
+/** Marks the tab, and notifies the user if that is wanted, unless the page is visible. */
+export function tellFinished(text: string): void {
+  if (!document.hidden) return
+  isUnseen.value = true
+  if (notifications.value === '') return
+  try {
+    const shown = new Notification('corral', { body: text, tag: text })
+    shown.onclick = () => {
+      window.focus()
+      shown.close()
+    }
+  } catch {
+    // Phones allow notifications only to installed pages. The title is marked anyway.
+  }
+}
+
+/** Turns notifications on, if the user agrees, or off. */
+export async function switchNotifications(): Promise<void> {
+  const isOn = notifications.value !== ''
+  notifications.value = !isOn && (await Notification.requestPermission()) === 'granted' ? 'yes' : ''
+}
+
+/** Calls back with each model whose download ends while the page is open. */
+export function watchDownloads(onFinished: (model: string) => void): void {
+  let before = pulls.peek()
+  const arriving = new Set<string>()
+  effect(() => {
+    const now = pulls.value
+    for (const { id, model, completed, total } of before) {
+      if (now.every(pull => pull.id !== id) && total > 0 && completed >= total) arriving.add(model.toLowerCase())
+    }
+    before = now
+    // The stored model may be listed a moment later.
+    for (const { name } of models.value) if (arriving.delete(name.toLowerCase())) onFinished(name)
+  })
+}
