@@ -25,6 +25,11 @@ t.test('browsers get a small page that loads nothing from other hosts, programs 
   const html = await page.text()
   t.notMatch(html, /https?:\/\/(?!www\.w3\.org)/)
   const files = [...html.matchAll(/(?:href|src)="\.\/page\/([^"]+)"/g)].map(([, name]) => name!)
+  const [manifest] = files.splice(
+    files.findIndex(name => name.endsWith('.webmanifest')),
+    1
+  )
+  t.match(await (await load(`page/${manifest}`, 'gzip')).json(), { start_url: '../', display: 'standalone' })
   t.ok(files.length >= 3, 'a script, a style sheet and preloads')
   const sizes = files.map(name => readFileSync(join(folder, `${name}.gz`)).length)
   const bytes = sizes.reduce((sum, size) => sum + size, Number(page.headers.get('content-length') ?? 0))
@@ -56,6 +61,9 @@ t.test('the configuration moves the page or turns it off', thorough, async t => 
   t.match(links, '<a href="/docs">')
   const html = await (await fetch(`${moved.url}/team/chat`, accept)).text()
   t.match(html, 'name="corral-base" content="../"')
+  const manifest = `${moved.url}/team/chat/page/manifest.webmanifest`
+  const { start_url: start } = (await (await fetch(manifest)).json()) as { start_url: string }
+  t.equal(new URL(start, manifest).pathname, '/team/chat')
   const script = /src="(\.\/chat\/page\/main-[^"]+)"/.exec(html)![1]!
   t.equal((await fetch(new URL(script, `${moved.url}/team/chat`))).status, 200)
   const off = await startCorral(t, { config: 'web:\n  enabled: false\n' })

@@ -9,6 +9,7 @@ import { answered, pageTests, widthOf } from './support.ts'
 
 const { Q8_0, Q4_K_M } = quantizedModels()
 const BIRD = 'acme/Bird-GGUF'
+const RECOMMENDED = 'Qwen/Qwen3-4B-GGUF'
 const hub = await startHubEmulator(t, {
   repositories: {
     [BIRD]: {
@@ -21,6 +22,7 @@ const hub = await startHubEmulator(t, {
       downloads: 900,
       license: 'apache-2.0'
     },
+    [RECOMMENDED]: { files: { 'Qwen3-4B-Q4_K_M.gguf': Q4_K_M } },
     'acme/Bird-Gated-GGUF': { files: { 'Bird-Q8_0.gguf': Q8_0 }, gated: 'manual', downloads: 5 }
   }
 })
@@ -122,6 +124,60 @@ test('a model is found, downloaded, paused, loaded, used and deleted', { path: '
   await dialog.getByRole('button', { name: 'Delete' }).click()
   await page.getByText('No models installed yet.').waitFor()
   t.strictSame((await corral.json('/api/tags')).body.models, [])
+})
+
+test('a newcomer gets a recommended model and chats with it', { path: '/#/models/get' }, async (t, { page }) => {
+  const list = page.getByRole('region', { name: 'Models that fit this machine' })
+  await list.getByRole('listitem').first().waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  const sizes = async () =>
+    (await list.getByRole('listitem').allInnerTexts()).map(text => Number(/about ([\d.]+) GB/.exec(text)?.[1] ?? 0))
+  const fitting = await sizes()
+  t.same(
+    fitting,
+    fitting.toSorted((a, b) => b - a),
+    'the largest first'
+  )
+  await list.getByRole('button', { name: 'Show models that are too large' }).click()
+  await list
+    .getByText(/^too large: /)
+    .first()
+    .waitFor()
+  await list.getByRole('button', { name: 'Speech' }).click()
+  await list.getByText('ggerganov/whisper.cpp:base').waitFor()
+  await list.getByRole('button', { name: 'Chat', exact: true }).click()
+  await list.getByRole('listitem').filter({ hasText: RECOMMENDED }).getByRole('button', { name: 'Choose' }).click()
+  hub.bandwidth = SLOW
+  await page
+    .getByRole('dialog')
+    .getByRole('button', { name: /^Download/ })
+    .click()
+  await page.getByRole('link', { name: 'Server', exact: true }).click()
+  await page.getByRole('link', { name: /^Models \d+%$/ }).waitFor()
+  hub.bandwidth = {}
+  const notice = page.getByRole('status').filter({ hasText: `${RECOMMENDED} is installed.` })
+  await notice.getByRole('button', { name: 'Chat' }).click()
+  await answered(page, CAPITAL, RECOMMENDED)
+})
+
+test('results of a search are ordered and filtered', { path: '/#/models/get' }, async (t, { page }) => {
+  await page.route('**/api/search?*', async route => {
+    const response = await route.fetch()
+    const reply = await response.json()
+    for (const [index, model] of reply.models.entries()) {
+      Object.assign(model, { size: 9 - index, memory: { required: 1, available: 1, fits: index > 0 } })
+    }
+    await route.fulfill({ response, json: reply })
+  })
+  await search(page, 'bird')
+  const titles = () => page.getByRole('listitem').getByRole('heading').allInnerTexts()
+  await page.getByRole('button', { name: 'Smallest' }).click()
+  t.same(await titles(), ['acme/Bird-Gated-GGUF', BIRD])
+  await page.getByRole('button', { name: 'Popular' }).click()
+  t.same(await titles(), [BIRD, 'acme/Bird-Gated-GGUF'])
+  await page.getByRole('button', { name: 'Only models that fit' }).click()
+  t.same(await titles(), ['acme/Bird-Gated-GGUF'])
+  t.strictSame(await accessibilityFaults(page), [])
 })
 
 const NARROW = { path: '/#/models/get', viewport: { width: 375, height: 700 }, mayFail: true }
