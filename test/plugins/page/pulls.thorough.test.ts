@@ -26,7 +26,7 @@ const hub = await startHubEmulator(t, {
     'acme/Bird-Gated-GGUF': { files: { 'Bird-Q8_0.gguf': Q8_0 }, gated: 'manual', downloads: 5 }
   }
 })
-const corral = await corralWithHub(t, hub, { config: 'defaults:\n  temperature: 0\n' })
+const corral = await corralWithHub(t, hub, { config: 'defaults:\n  temperature: 0\nscheduler:\n  memory: 8GB\n' })
 const test = pageTests(t, corral.url)
 
 const SLOW = { total: MIB / 2 }
