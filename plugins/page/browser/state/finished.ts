@@ -30,17 +30,22 @@ export async function switchNotifications(): Promise<void> {
   notifications.value = !isOn && (await Notification.requestPermission()) === 'granted' ? 'yes' : ''
 }
 
+const withoutVariant = (name: string) => name.toLowerCase().replace(/:.*/, '')
+
 /** Calls back with each model whose download ends while the page is open. */
 export function watchDownloads(onFinished: (model: string) => void): void {
   let before = pulls.peek()
+  let known = new Map<string, string>()
   const arriving = new Set<string>()
   effect(() => {
-    const now = pulls.value
-    for (const { id, model, completed, total } of before) {
-      if (now.every(pull => pull.id !== id) && total > 0 && completed >= total) arriving.add(model.toLowerCase())
+    for (const { id, model } of before) {
+      if (pulls.value.every(pull => pull.id !== id)) arriving.add(withoutVariant(model))
     }
-    before = now
-    // The stored model may be listed a moment later.
-    for (const { name } of models.value) if (arriving.delete(name.toLowerCase())) onFinished(name)
+    before = pulls.value
+    // The stored model may be listed a moment later, or never if the download was cancelled.
+    for (const { name, modified_at: at } of models.value) {
+      if (known.get(name) !== at && arriving.delete(withoutVariant(name))) onFinished(name)
+    }
+    known = new Map(models.value.map(({ name, modified_at: at }) => [name, at]))
   })
 }
