@@ -34,18 +34,31 @@ const withoutVariant = (name: string) => name.toLowerCase().replace(/:.*/, '')
 
 /** Calls back with each model whose download ends while the page is open. */
 export function watchDownloads(onFinished: (model: string) => void): void {
-  let before = pulls.peek()
+  let running = pulls.peek()
   let known = new Map<string, string>()
-  const arriving = new Set<string>()
+  /** Models that have changed since their downloads began, and downloads that have ended. Either may come first. */
+  const changed = new Map<string, string>()
+  const ended = new Set<string>()
   effect(() => {
-    for (const { id, model } of before) {
-      if (pulls.value.every(pull => pull.id !== id)) arriving.add(withoutVariant(model))
-    }
-    before = pulls.value
-    // The stored model may be listed a moment later, or never if the download was cancelled.
+    const [before, now] = [running, pulls.value]
     for (const { name, modified_at: at } of models.value) {
-      if (known.get(name) !== at && arriving.delete(withoutVariant(name))) onFinished(name)
+      if (known.get(name) !== at) changed.set(withoutVariant(name), name)
     }
+    const missing = (those: typeof now, these: typeof now) =>
+      those.filter(({ id }) => these.every(pull => pull.id !== id))
+    for (const { model } of missing(before, now)) ended.add(withoutVariant(model))
+    for (const { model } of missing(now, before)) {
+      ended.delete(withoutVariant(model))
+      changed.delete(withoutVariant(model))
+    }
+    running = now
     known = new Map(models.value.map(({ name, modified_at: at }) => [name, at]))
+    for (const name of ended) {
+      const model = changed.get(name)
+      if (model === undefined) continue
+      ended.delete(name)
+      changed.delete(name)
+      onFinished(model)
+    }
   })
 }
