@@ -49,7 +49,7 @@ t.test('a config.yaml in the working directory runs nothing', async t => {
     ['doctor --no-build', 2, options],
     ['config trust', 2, options]
   ]
-  for (const [command, code, given] of sample(commands, 2)) {
+  for (const [command, code, given] of sample(commands, 4)) {
     const ended = await corral(command.split(' '), given)
     t.equal(ended.code, code, `corral ${command}: ${ended.stderr}`)
     t.notOk(existsSync(mark), `corral ${command} runs nothing in the folder`)

@@ -41,11 +41,15 @@ t.test('bench measures a loaded model and restores it', async t => {
     for (const { median, least, most } of [prompt, answer, first]) t.ok(least > 0 && least <= median && median <= most)
   }
   await until('the model is restored', () => isBefore(server))
+  t.match(await corral(['bench', 'no/model'], { home }), { code: 4, stderr: /no\/model/ })
+})
 
+t.test('bench restores the model after Ctrl-C, and waits for other clients', thorough, async t => {
+  await ask(server, { num_ctx: 768 })
   const stopped = await corral(['bench', DEMO, ...SMALL], { home, interruptAt: 'loading' })
   t.match(stopped, { code: 130, stdout: '' })
   t.notMatch(stopped.stderr, 'error')
-  await until('also after Ctrl-C', () => isBefore(server))
+  await until('the model is restored', () => isBefore(server))
 
   const answering = await server.send('/api/chat', { ...endless(DEMO) })
   const lines = answering.body![Symbol.asyncIterator]()
@@ -54,8 +58,6 @@ t.test('bench measures a loaded model and restores it', async t => {
   t.match(waiting, { code: 130, stderr: /--anyway/ })
   t.match(await loaded(server), { running: 1 }, "another client's answer continues")
   await lines.return!()
-
-  t.match(await corral(['bench', 'no/model'], { home }), { code: 4, stderr: /no\/model/ })
 })
 
 t.test('bench measures an embedding model on a narrow terminal', thorough, async t => {

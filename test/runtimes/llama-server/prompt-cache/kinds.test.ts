@@ -55,8 +55,7 @@ for (const [architecture, capability] of [
 }
 
 for (const architecture of ['gemma3', 'lfm2', 'qwen35'] as const) {
-  const options = architecture === 'lfm2' ? {} : thorough
-  t.test(`${architecture}: a conversation continues with more slots, then with fewer`, options, async t => {
+  t.test(`${architecture}: a conversation continues with more slots, then with fewer`, thorough, async t => {
     const spec = await specOf(t, architecture)
     const options = { num_ctx: 2048 }
     const expected = await startWith(t, undefined, { ...options, num_parallel: 1 }, spec)

@@ -11,6 +11,7 @@ import { startTestCorral } from '../../../../testing/index.ts'
 import { newKey, startCorral, until } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { newFolder } from '../../../support/folder.ts'
+import { thorough } from '../../../support/thorough.ts'
 
 /** One grey pixel. */
 const PNG = Buffer.from(
@@ -112,7 +113,7 @@ t.test('a program answers on every API, and its process ends with its model', as
   t.not(await pidOf(corral), pid, 'the next request starts it again')
 })
 
-t.test("a long prompt does not grow a program's context, which its command sets", async t => {
+t.test("a long prompt does not grow a program's context, which its command sets", thorough, async t => {
   const corral = await corralOf(t, { scripted: scripted('none', { context: 32_768 }) })
   const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'word '.repeat(12_000) }] })
   const reply = await fetch(`${corral.url}/v1/chat/completions`, { method: 'POST', body })
@@ -271,7 +272,7 @@ t.test('a program that sleeps keeps its process and wakes up for the next reques
   t.notOk(await isRunning(pid), 'a sleeping program ends with the server')
 })
 
-t.test('a program that is woken for a client that leaves does not stay half awake', async t => {
+t.test('a program that is woken for a client that leaves does not stay half awake', thorough, async t => {
   const corral = await shared
   const body = { model: 'other/drowsy', messages }
   const pid = Number.parseInt((await corral.json('/v1/chat/completions', body)).body.choices[0].message.content, 10)
@@ -398,7 +399,7 @@ t.test('programs and stored models share the memory budget, and groups exclude e
   t.notOk((await loaded()).includes('corral/tiny-chat'), 'a model of the same group was unloaded')
 })
 
-t.test('a second llama-server that a command starts answers like the own one', async t => {
+t.test('a second llama-server that a command starts answers like the own one', thorough, async t => {
   const corral = await shared
   const texts: string[] = []
   for (const name of ['other/second', 'corral/tiny-chat']) {
