@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path'
 import t, { type Test } from 'tap'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { newFolder } from '../support/folder.ts'
-import { sample } from '../support/thorough.ts'
+import { sample, thorough } from '../support/thorough.ts'
 
 /* Plugins that are added, changed and removed while the server runs. */
 
@@ -189,7 +189,7 @@ t.test('a plugin that fails leaves everything as it was, and the reload says why
   t.equal((await get('/other')).status, 404)
 })
 
-t.test('requests during reloads are answered by either version', async t => {
+t.test('requests during reloads are answered by either version', thorough, async t => {
   const list = 'plugins: [./mine.mjs]\n'
   const { file, reload, get, chat } = await start(t, list.replace('[./mine.mjs]', '[]'))
   write(file('word.mjs'), `export const word = 'old'`)

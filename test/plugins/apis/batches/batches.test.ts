@@ -2,7 +2,7 @@ import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { readCases } from '../../../support/cases.ts'
-import { DEMO, startCorral } from '../../../support/corral.ts'
+import { DEMO, newKey, startCorral } from '../../../support/corral.ts'
 import { each } from '../../../support/each.ts'
 import { begin, line, openai, reaches, results, sendFile, textOf } from './support.ts'
 
@@ -173,4 +173,19 @@ t.test('lists of files and batches have pages', async t => {
   t.equal(newest.hasNextPage(), true)
   t.ok((await newest.getNextPage()).data.some(({ id }) => id === made[0]))
   t.ok(existsSync(join(corral.home, 'batches', 'files', `${made[0]}.jsonl`)))
+})
+
+t.test('the SDK can set expires_after', async t => {
+  const client = openai(corral, await newKey(corral, 'alice'))
+  const lines = new File([textOf([line('a')])], 'lines.jsonl')
+  const send = (seconds: number) =>
+    client.files.create({ file: lines, purpose: 'batch', expires_after: { anchor: 'created_at', seconds } })
+  const file = await send(3600)
+  t.equal(file.expires_at! - file.created_at, 3600)
+  t.equal((await client.files.retrieve(file.id)).expires_at, file.expires_at)
+  t.equal((await sendFile(client, [line('b')])).expires_at, undefined)
+  for (const seconds of [59, -1, 0.5]) {
+    await t.rejects(send(seconds), { status: 400, code: 'invalid_request', param: 'expires_after' })
+  }
+  t.equal((await client.files.list()).data.length, 2)
 })

@@ -3,8 +3,6 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { type FileLimits, secondsNow, UserFiles } from '../../../../plugins/apis/batches/user-files.ts'
-import { startCorral } from '../../../support/corral.ts'
-import { line, openai, sendFile, textOf } from './support.ts'
 
 const caller = { owner: 'alice' }
 const log = { warn() {} }
@@ -98,19 +96,4 @@ t.test('files are deleted when they expire, unless a batch needs them', async t 
   await later.sweep(() => false)
   t.same(ids(), [stays.id])
   t.same(readdirSync(folder).sort(), [`${stays.id}.json`, `${stays.id}.jsonl`].sort())
-})
-
-t.test('the SDK can set expires_after', async t => {
-  const client = openai(await startCorral(t))
-  const lines = new File([textOf([line('a')])], 'lines.jsonl')
-  const send = (seconds: number) =>
-    client.files.create({ file: lines, purpose: 'batch', expires_after: { anchor: 'created_at', seconds } })
-  const file = await send(3600)
-  t.equal(file.expires_at! - file.created_at, 3600)
-  t.equal((await client.files.retrieve(file.id)).expires_at, file.expires_at)
-  t.equal((await sendFile(client, [line('b')])).expires_at, undefined)
-  for (const seconds of [59, -1, 0.5]) {
-    await t.rejects(send(seconds), { status: 400, code: 'invalid_request', param: 'expires_after' })
-  }
-  t.equal((await client.files.list()).data.length, 2)
 })
