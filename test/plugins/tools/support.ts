@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { createMcpHandler, fromJsonSchema, McpServer } from '@modelcontextprotocol/server'
 import type { Test } from 'tap'
 import { packageRoot } from '../../../core/system/package-info.ts'
+import type { Corral } from '../../support/corral.ts'
 import { newFolder } from '../../support/folder.ts'
 import { listen } from '../../support/listen.ts'
 
@@ -14,6 +15,32 @@ export interface Scripted {
 }
 
 export const MODEL = 'far/scripted'
+
+export const question = { model: MODEL, messages: [{ role: 'user', content: 'What is 2 + 40?' }] }
+
+/** Asks the question in five APIs, and returns the texts of the answers and the tools that were used. */
+export async function askFiveApis(t: Test, corral: Corral, headers: Record<string, string>) {
+  const used: string[] = []
+  const ask = async (path: string, body: object) => {
+    const reply = await corral.send(path, { ...question, ...body }, { headers })
+    used.push(reply.headers.get('x-corral-used-tools') ?? '')
+    const text = await reply.text()
+    t.equal(reply.status, 200, text)
+    return JSON.parse(text)
+  }
+  const stream = false
+  const answers = [
+    (await ask('/v1/chat/completions', {})).choices[0].message.content,
+    (await ask('/api/chat', { stream })).message.content,
+    (await ask('/ollama/api/chat', { stream })).message.content,
+    (await ask('/v1/messages', { max_tokens: 100 })).content.map(({ text = '' }) => text).join(''),
+    (await ask('/v1/responses', { input: question.messages, messages: undefined })).output
+      .flatMap(({ content = [] }: any) => content)
+      .map(({ text = '' }) => text)
+      .join('')
+  ]
+  return { answers, used }
+}
 
 /** A server with OpenAI's API whose model says what a function decides. */
 export async function scriptedModel(t: Pick<Test, 'teardown'>, decide: (body: any) => Scripted | Promise<Scripted>) {

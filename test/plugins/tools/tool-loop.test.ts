@@ -5,7 +5,18 @@ import { packageRoot } from '../../../core/system/package-info.ts'
 import { corral as command } from '../../command-line/command.ts'
 import { alive, newKey, startCorral, until } from '../../support/corral.ts'
 import { newFolder } from '../../support/folder.ts'
-import { ADDER, MODEL, results, type Scripted, scriptedModel, searchServer, toolNames, toolProgram } from './support.ts'
+import {
+  ADDER,
+  askFiveApis,
+  MODEL,
+  question,
+  results,
+  type Scripted,
+  scriptedModel,
+  searchServer,
+  toolNames,
+  toolProgram
+} from './support.ts'
 
 /** Calls the adder once, then says its result. */
 const add = (body: any) => {
@@ -15,34 +26,13 @@ const add = (body: any) => {
     : { text: `It is ${result.split('\n').at(-1)}.` }
 }
 
-const question = { model: MODEL, messages: [{ role: 'user', content: 'What is 2 + 40?' }] }
-
 t.test('one question with a tool has the same calls and the same answer in all APIs', async t => {
   const { section, asked } = await scriptedModel(t, add)
   const program = toolProgram(t, ADDER)
   const corral = await startCorral(t, {
     config: `${section}mcp: { servers: { math: { command: node, arguments: [${program}] } } }\n`
   })
-  const headers = { 'x-corral-tools': 'math' }
-  const used: string[] = []
-  const ask = async (path: string, body: object) => {
-    const reply = await corral.send(path, { ...question, ...body }, { headers })
-    used.push(reply.headers.get('x-corral-used-tools') ?? '')
-    const text = await reply.text()
-    t.equal(reply.status, 200, text)
-    return JSON.parse(text)
-  }
-  const stream = false
-  const answers = [
-    (await ask('/v1/chat/completions', {})).choices[0].message.content,
-    (await ask('/api/chat', { stream })).message.content,
-    (await ask('/ollama/api/chat', { stream })).message.content,
-    (await ask('/v1/messages', { max_tokens: 100 })).content.map(({ text = '' }) => text).join(''),
-    (await ask('/v1/responses', { input: question.messages, messages: undefined })).output
-      .flatMap(({ content = [] }: any) => content)
-      .map(({ text = '' }) => text)
-      .join('')
-  ]
+  const { answers, used } = await askFiveApis(t, corral, { 'x-corral-tools': 'math' })
   t.strictSame(answers, new Array(5).fill('Let me see. It is 42.'))
   t.strictSame(used, new Array(5).fill('math.add'))
   const turns = asked.map(body => ({ tools: toolNames(body), results: results(body).length }))
