@@ -1,6 +1,7 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { randomEncoder } from '../../../../scripts/random-models.ts'
 import { MAIN } from '../../../command-line/command.ts'
 import {
   CAPITAL_ANSWER,
@@ -158,6 +159,23 @@ t.test('a pull reports growing progress, and listening clients hear of the model
   await until('the listener hears of it', () => changes > 0)
   await close()
   t.equal(await corral.end(), 0)
+})
+
+t.test('rerank ranks documents as the REST route does', async t => {
+  const corral = await shared
+  const path = join(t.testdir(), 'random-reranker.gguf')
+  writeFileSync(path, randomEncoder('reranker'))
+  const model = 'random/reranker'
+  t.match(await corral.json('/api/import', { path, name: model, stream: false }), { status: 200 })
+  const asked = { model, query: 'What is the capital?', documents: ['Paris is the capital.', 'A dog sleeps.'] }
+  const { results } = (await corral.json('/v1/rerank', asked)).body
+  for (const kind of CLIENTS) {
+    const ranked = await call(await connectMcp(t, corral, kind), 'rerank', asked)
+    t.match(ranked, { failed: false, data: { results } })
+    t.equal(ranked.text, results.map((each: any) => `document ${each.index}: ${each.relevance_score}`).join('\n'))
+    const best = await call(await connectMcp(t, corral, kind), 'rerank', { ...asked, top_n: 1 })
+    t.same(best.data.results, results.slice(0, 1))
+  }
 })
 
 t.test('the SDK is loaded at the first message', async t => {
