@@ -1,12 +1,14 @@
-import { execFile, execFileSync } from 'node:child_process'
-import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
+import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
-import { packageRoot } from '../../../../core/system/package-info.ts'
 import { PYTHON_SCRIPTS, PYTHON_VARIABLES, pythonIn, realPython } from '../../../clients/python-scripts.ts'
 import { commandEnvironment, MAIN } from '../../../command-line/command.ts'
 import { CAPITAL_ANSWER, DEMO, startCorral } from '../../../support/corral.ts'
+import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
+import { installPackages } from '../../../support/npm-packages.ts'
+import { speechTools } from '../../../support/speech/speech-tools.ts'
+import { CLIENTS, call, connectMcp } from './mcp-clients.ts'
 
 t.setTimeout(600_000)
 
@@ -22,19 +24,6 @@ const SCENARIOS = [
   'server-sse-multiple-streams',
   'dns-rebinding-protection'
 ]
-
-/** Installs a package beside the project's own, and returns the path of one of its files. */
-function installed(folder: string, packages: string[], file: string): string {
-  const place = join(packageRoot, '.cache', folder)
-  const path = join(place, 'node_modules', file)
-  if (!existsSync(path)) {
-    mkdirSync(place, { recursive: true })
-    writeFileSync(join(place, 'package.json'), '{ "private": true }\n')
-    const quiet = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
-    execFileSync('npm', ['install', ...quiet, ...packages], { cwd: place, stdio: 'pipe' })
-  }
-  return path
-}
 
 for (const [mode, how] of [
   ['auto', 'HTTP'],
@@ -63,13 +52,43 @@ for (const [mode, how] of [
 
 // The program needs Node.js 22, so the test installs one for it.
 t.test('the conformance tests that apply to any server pass', { skip: process.platform !== 'linux' }, async t => {
-  const packages = ['@modelcontextprotocol/conformance@0.1.16', `node-linux-${process.arch}@22.23.3`]
-  const program = installed('mcp-conformance', packages, '@modelcontextprotocol/conformance/dist/index.js')
-  const node = join(program, `../../../../node-linux-${process.arch}/bin/node`)
+  const modules = installPackages('mcp-conformance-0.1.16', [
+    '@modelcontextprotocol/conformance@0.1.16',
+    `node-linux-${process.arch}@22.23.3`
+  ])
+  const program = join(modules, '@modelcontextprotocol/conformance/dist/index.js')
+  const node = join(modules, `node-linux-${process.arch}/bin/node`)
   const cwd = t.testdir()
   for (const scenario of SCENARIOS) {
     const args = [program, 'server', '--url', `${corral.url}/mcp`, '--scenario', scenario]
     const { stdout } = await run(node, args, { cwd }).catch(error => error as { stdout: string })
     t.match(stdout, /Passed: [1-9]\d*\/[1-9]\d*, 0 failed, 0 warnings/, scenario)
+  }
+})
+
+const speech = await speechTools()
+t.test('transcribe writes down what is said', { skip: typeof speech === 'string' && speech }, async t => {
+  if (typeof speech === 'string') return
+  const { voice, recognizer, whisper, python } = speech
+  const [speaker, model] = ['rhasspy/piper-voices', 'ggerganov/whisper.cpp']
+  const folder = 'en/en_US/joe/medium/en_US-joe-medium.onnx'
+  const hub = await startHubEmulator(t, {
+    repositories: {
+      [model]: { files: { 'ggml-base.bin': { from: recognizer } } },
+      [speaker]: { files: { [folder]: { from: voice }, [`${folder}.json`]: { from: `${voice}.json` } } }
+    }
+  })
+  const config = `speech: ${JSON.stringify({ whisper_server: whisper, python })}`
+  const corral = await startCorral(t, { env: { HF_ENDPOINT: hub.url }, config })
+  for (const name of [`${model}:base`, `${speaker}:en_US-joe-medium`]) {
+    t.match((await corral.events('/api/pull', { model: name })).at(-1), { status: 'success' }, name)
+  }
+  const input = 'The doctor asked him to rest for two weeks.'
+  const spoken = await corral.send('/v1/audio/speech', { model: speaker, response_format: 'wav', input })
+  const audio = Buffer.from(await spoken.arrayBuffer()).toString('base64')
+  for (const kind of CLIENTS) {
+    const client = await connectMcp(t, corral, kind)
+    const heard = await call(client, 'transcribe', { model, audio, language: 'en' }, { timeout: 600_000 })
+    t.match(heard, { failed: false, text: /doctor asked him to rest/i, data: { text: /doctor/i } })
   }
 })
