@@ -16,9 +16,12 @@ const PROBE_MS = 10_000
 /** Calls in a row without an answer after which a server is started again. */
 const MAX_TIMEOUTS = 2
 
-export interface ConnectionTimes {
+export interface ConnectionOptions {
+  /** Milliseconds. */
   start: number
   idle: number
+  /** More variables that the settings may refer to. */
+  variables: NodeJS.ProcessEnv
 }
 
 type Log = { debug(object: object, message: string): void; info(object: object, message: string): void }
@@ -32,7 +35,7 @@ interface Open {
 export class ToolConnection {
   readonly #name: string
   readonly #settings: ToolServer
-  readonly #times: ConnectionTimes
+  readonly #options: ConnectionOptions
   readonly #log: Log
   #open: Promise<Open> | undefined
   #isOpen = false
@@ -46,10 +49,10 @@ export class ToolConnection {
   fault: string | undefined
   lastUse = performance.now()
 
-  constructor(name: string, settings: ToolServer, times: ConnectionTimes, log: Log) {
+  constructor(name: string, settings: ToolServer, options: ConnectionOptions, log: Log) {
     this.#name = name
     this.#settings = settings
-    this.#times = times
+    this.#options = options
     this.#log = log
   }
 
@@ -75,7 +78,7 @@ export class ToolConnection {
     } finally {
       this.#users--
       this.lastUse = performance.now()
-      if (this.#users === 0) this.#idle = setTimeout(() => void this.#stop(), this.#times.idle).unref()
+      if (this.#users === 0) this.#idle = setTimeout(() => void this.#stop(), this.#options.idle).unref()
     }
   }
 
@@ -163,7 +166,7 @@ export class ToolConnection {
       {
         capabilities: {},
         listMaxPages: MAX_PAGES,
-        versionNegotiation: { mode, probe: { timeoutMs: Math.min(PROBE_MS, this.#times.start) } },
+        versionNegotiation: { mode, probe: { timeoutMs: Math.min(PROBE_MS, this.#options.start) } },
         // Compiling a server's schemas and patterns would let it block corral.
         jsonSchemaValidator: {
           getValidator: () => input => ({ valid: true, data: input as never, errorMessage: undefined })
@@ -171,7 +174,7 @@ export class ToolConnection {
       }
     )
     try {
-      await client.connect(transport, { timeout: this.#times.start })
+      await client.connect(transport, { timeout: this.#options.start })
     } catch (error) {
       await client.close().catch(() => {})
       await transport.close().catch(() => {})
@@ -184,8 +187,9 @@ export class ToolConnection {
 
   async #transport() {
     const { command, arguments: args = [], environment = {}, directory, url, headers = {} } = this.#settings
+    const variables = { ...process.env, ...this.#options.variables }
     const filled = (texts: Record<string, string>) =>
-      Object.fromEntries(Object.entries(texts).map(([name, text]) => [name, withVariables(text, process.env)]))
+      Object.fromEntries(Object.entries(texts).map(([name, text]) => [name, withVariables(text, variables)]))
     if (url === undefined) {
       const transport = new ProgramTransport({
         command: command!,

@@ -276,8 +276,13 @@ export class ToolServers implements ToolHost {
       this.#known.delete(oldest[0])
       void oldest[1].connection.close()
     }
-    const times = { start: parseDuration(this.#settings.start_timeout)!, idle: parseDuration(this.#settings.idle)! }
-    const added: Known = { connection: new ToolConnection(name, server, times, this.#log) }
+    const options = {
+      start: parseDuration(this.#settings.start_timeout)!,
+      idle: parseDuration(this.#settings.idle)!,
+      // For servers that keep files: one for each key.
+      variables: server.isolate ? { CORRAL_KEY: caller.owner.replace(/^key:/, '').replace(/[^\w-]/g, '_') } : {}
+    }
+    const added: Known = { connection: new ToolConnection(name, server, options, this.#log) }
     this.#known.set(key, added)
     return added
   }

@@ -56,7 +56,9 @@ const ToolServer = Type.Object(
     ),
     isolate: Type.Optional(
       Type.Enum(['key'], {
-        description: 'key starts a separate process (or session) for each key, for servers that keep state'
+        description:
+          // biome-ignore lint/suspicious/noTemplateCurlyInString: a reference to a variable
+          'key starts a separate process (or session) for each key, for servers that keep state; ${CORRAL_KEY} is the id of the key'
       })
     )
   },
