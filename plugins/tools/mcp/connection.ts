@@ -69,8 +69,13 @@ export class ToolConnection {
     clearTimeout(this.#idle)
     this.#users++
     try {
-      const { client } = await this.#opened()
-      const result = await work(client)
+      const open = await this.#opened()
+      const result = await work(open.client).catch(async error => {
+        if (!isUnknownSession(error)) throw error
+        // The server was started again, and has done nothing for a session that it does not know.
+        if ((await this.#open) === open) await this.#stop()
+        return await work((await this.#opened()).client)
+      })
       this.#failures = 0
       this.#timeouts = 0
       this.fault = undefined
@@ -209,6 +214,11 @@ export class ToolConnection {
     })
     return { transport, lastLine: () => undefined }
   }
+}
+
+function isUnknownSession(error: unknown): boolean {
+  const { status } = error as { status?: number }
+  return status === 404 || (status === 400 && /session/i.test(errorMessage(error)))
 }
 
 /** Ends a reply whose message is too large. Events of a stream are separate messages. */
