@@ -135,7 +135,10 @@ function contextGrowth(
   return new ContextGrowth(limits, body)
 }
 
-/** Leases an engine, and runs `use` unless a hook refuses the request. @throws as `Scheduler.withLease` */
+/**
+ * Leases an engine, and runs `use` unless a hook refuses the request. If `use` leaves calls of tools behind, they run
+ * without a lease, and `use` continues the answer with another one. @throws as `Scheduler.withLease`
+ */
 export async function withGrantedLease<Result>(
   { scheduler, hooks }: AnswerDependencies,
   reply: FastifyReply,
@@ -151,29 +154,44 @@ export async function withGrantedLease<Result>(
 ): Promise<Result> {
   const { record } = reply.request
   record.waitBegan = performance.now()
-  // Tools may have changed something, so an answer with their results does not begin again.
-  const mayRetry = () => !question.session?.hasRun && (more.mayRetry?.() ?? true)
+  const { growth, session } = question
+  // Tools may have changed something, so only a turn after them may begin again, not the answer.
+  const mayRetry = () => (session?.hasRun ? !session.hasSpoken : (more.mayRetry?.() ?? true))
   const request = merged(merged(merged(question.lease, callerLease(reply)), more), { signal, mayRetry })
-  const { growth } = question
-  for (;;) {
-    const grown = growth?.options.num_ctx
-    const options = grown === undefined ? request.options : { ...request.options, ...growth!.options }
-    try {
-      return await scheduler.withLease(
-        merged(request, { options, fewerSlots: growth?.options.num_parallel !== undefined }),
-        async lease => {
-          record.leased = performance.now()
-          record.loadDuration = lease.loadDuration
-          if (question.session?.hasRun) record.tokens.another()
-          else record.tokens.reset()
+  const rests: (() => void)[] = []
+  try {
+    for (;;) {
+      const grown = growth?.options.num_ctx
+      const options = grown === undefined ? request.options : { ...request.options, ...growth!.options }
+      const fewerSlots = growth?.options.num_parallel !== undefined
+      const continues = rests.length > 0
+      try {
+        const result = await scheduler.withLease(merged(request, { options, fewerSlots, continues }), async lease => {
           if (grown !== undefined) reply.header(GROWN_CONTEXT, `${lease.engine.contextSize}`)
-          if (hooked) await hooks.leased(hooked)
-          return await use(lease)
-        }
-      )
-    } catch (error) {
-      if (!growth || signal.aborted) throw error
-      growth.next(error)
+          if (continues) {
+            record.tokens.another()
+            // This answer has used budgets too.
+            if (hooked) await hooks.again(hooked)
+          } else {
+            record.leased = performance.now()
+            record.loadDuration = lease.loadDuration
+            record.tokens.reset()
+            if (hooked) await hooks.leased(hooked)
+          }
+          const used = await use(lease)
+          if (session?.isWaiting) rests.push(lease.rest())
+          return used
+        })
+        if (!session?.isWaiting) return result
+        // Meanwhile the slot is free for others.
+        more.onProgress?.({ phase: 'generating', subject: '(running tools)' })
+        if (!(await session.work(signal))) return result
+      } catch (error) {
+        if (!growth || signal.aborted) throw error
+        growth.next(error)
+      }
     }
+  } finally {
+    for (const end of rests) end()
   }
 }

@@ -44,7 +44,7 @@ export function byteCall(engine: Engine, { operation, body }: Question): Engine[
   return operation === 'completion' ? engine.completionBytes?.bind(engine) : undefined
 }
 
-/** @param onLoop called if the answer was ended because it repeats itself */
+/** Asks for an answer, or for the next turn of one. @param onLoop called if it was ended because it repeats itself */
 export async function generate(
   deps: AnswerDependencies,
   lease: Lease,
@@ -78,17 +78,7 @@ export async function generate(
     })
   }
   if (!session) return await askOnce(question, take)
-  await session.run(question.body!, {
-    ask: (body, next) => askOnce(merged(question, { body }), next),
-    give: through(take),
-    async again() {
-      tokens.another()
-      await lease.letOthers()
-      // This answer has used budgets too.
-      await hooks.again(hooked)
-    },
-    signal: lease.signal
-  })
+  await session.turn(question.body!, (body, next) => askOnce(merged(question, { body }), next), through(take))
 }
 
 /** Milliseconds for counting the prompt of an answer that corral has ended. */

@@ -76,7 +76,7 @@ const streamedAnswer =
       if (!early) stream.status = 'reading files'
       const prepared = early ?? (await prepare(deps, reply, admitted, signal))
       const { question, hooked } = prepared
-      await withGrantedLease(deps, reply, prepared, waiting, async leased => {
+      const last = await withGrantedLease(deps, reply, prepared, waiting, async leased => {
         stream.status = 'generating'
         const onLoop = () => void reply.header(STOPPED, 'repeats')
         const isPlain = hooked && !question.session && !deps.hooks.hasEventFilters(hooked)
@@ -89,10 +89,10 @@ const streamedAnswer =
             return Buffer.from(`${lateComments()}${channel.endBytes?.(usage) ?? ''}`)
           }
           await ask(deps, leased, question, reply, inBytes, take, end)
-          return stream.end()
+          return undefined
         }
         const writer = await opened(tooled, () => open(leased, preparation(deps, leased, prepared, reply)))
-        const begun = writer.body === undefined ? undefined : writer.add([])
+        const begun = writer.body === undefined || question.session?.hasRun ? undefined : writer.add([])
         if (begun) await write(begun)
         const take = (deltas: readonly Delta[]) => {
           sayReading(stream, deltas[0])
@@ -100,8 +100,9 @@ const streamedAnswer =
           return text ? write(text) : undefined
         }
         await generate(deps, leased, withBody(prepared, writer), reply, take, onLoop)
-        stream.end(`${lateComments()}${writer.end()}`)
+        return writer
       })
+      stream.end(last && `${lateComments()}${last.end()}`)
     }
     await endWithFailure(stream, reply.request, channel.failure, answer, channel.failsInStream)
   }

@@ -19,7 +19,7 @@ import { asData, imageMessage } from './tool-result.ts'
 
 /*
  * The tool loop: the model is asked, calls of tools that corral runs are made, and the model is asked again with their
- * results. It is the same for all APIs.
+ * results. It is the same for all APIs. Each turn has its own lease, so that no slot is taken while tools run.
  */
 
 /** A tool under the name that the model calls. */
@@ -36,17 +36,7 @@ export function unknownDecision({ param }: ToolDecision): CorralError {
 type Readable = (messages: EngineFields[]) => EngineFields[]
 type Give = (deltas: readonly Delta[]) => Promise<void> | undefined
 
-interface LoopParts {
-  /** Asks the engine. */
-  ask(body: EngineFields, take: Give): Promise<void>
-  /** Passes on what is not from the engine. */
-  give: Give
-  /** Prepares another turn. @throws CorralError if a budget is used up */
-  again(): Promise<void>
-  signal: AbortSignal
-}
-
-/** The tools of one request, and what has been done with them. It outlives a retry on another engine. */
+/** The tools of one request, and what has been done with them. It outlives the leases of its turns. */
 export class ToolSession {
   readonly #host: ToolHost
   readonly #offered: ReadonlyMap<string, OfferedTool>
@@ -64,6 +54,11 @@ export class ToolSession {
   #earlierCalls = 0
   #before: Counts = NOTHING
   #taker: unknown
+  /** Passes on to the taker what is not from the engine. */
+  #give!: Give
+  #hasSpoken = false
+  /** What to do before the engine is asked again. */
+  #waiting: ((signal: AbortSignal) => Promise<boolean>) | undefined
 
   /** @param readable replaces images that the model cannot use */
   constructor(
@@ -86,6 +81,16 @@ export class ToolSession {
     return this.#added.length > 0
   }
 
+  /** Whether a part of the current turn was passed on, so that it must not begin again. */
+  get hasSpoken(): boolean {
+    return this.#hasSpoken
+  }
+
+  /** Whether `work` is next. */
+  get isWaiting(): boolean {
+    return this.#waiting !== undefined
+  }
+
   /** Opens the consumer of the answer, or returns the earlier consumer if tools have already run. */
   async open<Taker>(open: () => Taker | Promise<Taker>): Promise<Taker> {
     if (!this.hasRun) this.#taker = await open()
@@ -103,43 +108,58 @@ export class ToolSession {
     )
   }
 
-  async run(body: EngineFields, parts: LoopParts): Promise<void> {
-    await this.#begin(parts)
-    for (;;) {
-      const turn = new Turn(this.#offered, this.#before)
-      await parts.ask(this.#bodyFor(body), deltas => {
-        const kept = turn.pass(deltas)
-        return kept.length > 0 ? parts.give(kept) : undefined
-      })
-      this.#before = turn.counts
-      this.#earlierCalls += turn.calls.length
-      const ours = turn.calls.filter(call => this.#offered.has(`${call.name}`))
-      // The arguments of a truncated call are incomplete.
-      if (ours.length === 0 || turn.finish === 'length') return await parts.give([turn.last(turn.finish)])
-      this.#added.push(turn.message())
-      const end = await this.#runAll(ours, parts)
+  /** Asks the engine once, or leaves calls for `work`. They need no engine. */
+  async turn(body: EngineFields, ask: (body: EngineFields, take: Give) => Promise<void>, give: Give): Promise<void> {
+    this.#give = give
+    this.#hasSpoken = false
+    if (!this.hasRun) await this.#begin()
+    if (this.isWaiting) return
+    const turn = new Turn(this.#offered, this.#before)
+    await ask(this.#bodyFor(body), deltas => {
+      this.#hasSpoken = true
+      const kept = turn.pass(deltas)
+      return kept.length > 0 ? give(kept) : undefined
+    })
+    this.#before = turn.counts
+    this.#earlierCalls += turn.calls.length
+    const ours = turn.calls.filter(call => this.#offered.has(`${call.name}`))
+    // The arguments of a truncated call are incomplete.
+    if (ours.length === 0 || turn.finish === 'length') return await give([turn.last(turn.finish)])
+    this.#added.push(turn.message())
+    this.#waiting = async signal => {
+      const end = await this.#runAll(ours, signal)
+      const over = async (finish: Delta['finish'], ...before: Delta[]) => {
+        await this.#give([...before, turn.last(finish)])
+        return false
+      }
       if (end === 'limit') {
         this.#reply.header(STOPPED, 'tools')
         const why = `[The answer was ended: the model wanted more than ${this.#maxCalls} calls of tools, which is the limit.]`
-        return await parts.give([{ content: `\n\n${why}` }, turn.last('length')])
+        return await over('length', { content: `\n\n${why}` })
       }
-      if (turn.calls.length > ours.length) return await parts.give([turn.last('tool_calls')])
-      if (end === 'approval') return await parts.give([turn.last('stop')])
-      if (this.#tokensLeft(body) <= 0) return await parts.give([turn.last('length')])
-      this.#addImages()
-      await parts.again()
+      if (turn.calls.length > ours.length) return await over('tool_calls')
+      if (end === 'approval') return await over('stop')
+      return this.#tokensLeft(body) > 0 || (await over('length'))
     }
   }
 
-  /** Says which tools there are, and runs the calls that the user has approved since the last request. */
-  async #begin(parts: LoopParts): Promise<void> {
-    if (this.hasRun) return
+  /** Runs the calls of the last turn. Returns whether the engine must be asked again; otherwise the answer is over. */
+  async work(signal: AbortSignal): Promise<boolean> {
+    const waiting = this.#waiting
+    this.#waiting = undefined
+    const again = (await waiting?.(signal)) ?? false
+    if (again) this.#addImages()
+    return again
+  }
+
+  /** Says which tools there are, and takes the calls that the user has approved since the last request. */
+  async #begin(): Promise<void> {
     const lists = new Map<string, HostTool[]>()
     for (const { tool, wanted } of this.#offered.values()) {
       if (wanted.label !== undefined) lists.set(wanted.label, [...(lists.get(wanted.label) ?? []), tool])
     }
     if (lists.size > 0) {
-      await parts.give([...lists].map(([label, tools]) => ({ hosted: { type: 'tools', label, tools } })))
+      await this.#give([...lists].map(([label, tools]) => ({ hosted: { type: 'tools', label, tools } })))
     }
     const calls = (this.#request.decisions ?? []).map(decision => {
       const call = this.#host.take(this.#reply.request.caller.owner, decision.id)
@@ -149,14 +169,16 @@ export class ToolSession {
     })
     if (calls.length === 0) return
     this.#added.push({ role: 'assistant', content: '', tool_calls: calls.map(({ call }) => asMessagePart(call)) })
-    for (const { call, approve } of calls) {
-      if (approve) await this.#run(call, true, parts)
-      else await this.#add(call, { output: 'The user did not allow this call.', failed: true }, parts)
+    this.#waiting = async signal => {
+      for (const { call, approve } of calls) {
+        if (approve) await this.#run(call, true, signal)
+        else await this.#add(call, { output: 'The user did not allow this call.', failed: true })
+      }
+      return true
     }
-    this.#addImages()
   }
 
-  async #runAll(calls: readonly ToolCallPiece[], parts: LoopParts): Promise<'limit' | 'approval' | undefined> {
+  async #runAll(calls: readonly ToolCallPiece[], signal: AbortSignal): Promise<'limit' | 'approval' | undefined> {
     let end: 'approval' | undefined
     for (const piece of calls) {
       if (this.#calls++ >= this.#maxCalls) return 'limit'
@@ -173,26 +195,25 @@ export class ToolSession {
       const asks = tool.asks || wanted.asks?.(tool) === true
       if (asks && this.#request.approves) {
         const id = this.#host.keep(this.#reply.request.caller.owner, call)
-        await parts.give([{ hosted: { type: 'approval', call: { ...call, approval: id } } }])
+        await this.#give([{ hosted: { type: 'approval', call: { ...call, approval: id } } }])
         end = 'approval'
-      } else await this.#run(call, false, parts)
+      } else await this.#run(call, false, signal)
     }
     return end
   }
 
-  async #run(call: HostedCall, approved: boolean, parts: LoopParts): Promise<void> {
-    const { give, signal } = parts
+  async #run(call: HostedCall, approved: boolean, signal: AbortSignal): Promise<void> {
     this.#used.add(`${call.server}.${call.tool}`)
     this.#reply.header(USED_TOOLS, [...this.#used].join(', '))
-    await give([{ hosted: { type: 'call', call } }])
+    await this.#give([{ hosted: { type: 'call', call } }])
     const { caller, id: requestId } = this.#reply.request
-    await this.#add(call, await this.#host.call({ call, approved, caller, requestId, signal }), parts)
+    await this.#add(call, await this.#host.call({ call, approved, caller, requestId, signal }))
   }
 
-  async #add(call: HostedCall, result: ToolResult, { give }: LoopParts): Promise<void> {
+  async #add(call: HostedCall, result: ToolResult): Promise<void> {
     this.#added.push({ role: 'tool', tool_call_id: call.id, name: call.name, content: asData(call, result.output) })
     this.#files.push(...(result.files ?? []))
-    await give([{ hosted: { type: 'result', call, ...result } }])
+    await this.#give([{ hosted: { type: 'result', call, ...result } }])
   }
 
   #addImages(): void {

@@ -37,6 +37,8 @@ export interface LeaseRequest extends Waiting {
   session?: string
   /** It runs only while no client is waiting, evicts no model that clients use, and gives its slot back. */
   idle?: boolean
+  /** It continues an answer whose earlier lease rests: a full queue does not refuse it. */
+  continues?: boolean
   signal: AbortSignal
 }
 
@@ -51,6 +53,11 @@ export interface Lease {
   readonly loadDuration: number
   /** Lets waiting clients have their turn between two parts of the work. @throws the errors of `lease` */
   letOthers(): Promise<void>
+  /**
+   * Gives the slots back while work is done that needs no engine, and the answer then continues with another lease. Until
+   * the returned function is called, the engine is not unloaded for being idle. Others may still take its memory.
+   */
+  rest(): () => void
   release(): void
 }
 

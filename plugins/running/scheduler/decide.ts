@@ -1,3 +1,4 @@
+import { OpenSet } from '../../../core/system/open-tables.ts'
 import {
   abortLoad,
   dropPlan,
@@ -76,7 +77,7 @@ import { advance } from './serve-engine.ts'
  */
 export function decide(state: SchedulerState, event: Event, now: number): Effect[] {
   const step: Step = { state, now, effects: [] }
-  if (event.type === 'close') close(step)
+  if (event.type === 'close') state.closing = true
   else if (event.type === 'budget') state.budget = event.budget
   else {
     const engine = getEngine(state, event)
@@ -85,7 +86,8 @@ export function decide(state: SchedulerState, event: Event, now: number): Effect
       advance(step, engine)
     }
   }
-  if (!state.closing) giveRoom(step)
+  if (state.closing) endWaiting(step)
+  else giveRoom(step)
   // (20) Engines use more than the budget.
   for (const engine of surplus(state, now)) unload(step, engine, 'evicted')
   for (const engine of state.engines.values()) forget(step, engine)
@@ -109,6 +111,7 @@ function getEngine(state: SchedulerState, event: EngineEvent): EngineState | und
     reloaders: new Set(),
     share: 0,
     grants: 0,
+    resting: new OpenSet(),
     preparing: undefined,
     alarm: undefined,
     waitsFor: [],
@@ -119,11 +122,13 @@ function getEngine(state: SchedulerState, event: EngineEvent): EngineState | und
   return engine
 }
 
-function close(step: Step): void {
-  step.state.closing = true
+/** Only answers that have begun may still get a slot, of engines that are loaded. */
+function endWaiting(step: Step): void {
   const error = shuttingDown()
   for (const engine of step.state.engines.values()) {
-    refuse(step, engine, engine.queue, error)
+    const mayStay = isIn(engine, 'ready')
+    const ending = [...engine.queue].filter(({ continues, background }) => !mayStay || !continues || background)
+    refuse(step, engine, ending, error)
     if (isIn(engine, 'loading')) abortLoad(step, engine)
     else dropPlan(step, engine)
     advance(step, engine)

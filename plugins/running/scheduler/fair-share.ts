@@ -323,11 +323,14 @@ export function chargeReload(
   reloaders.add(clientId)
 }
 
-/** Returns the request that gives up its place in a full queue: the newest of the client with the most. */
+/**
+ * Returns the request that gives up its place in a full queue: the newest of the client with the most. Answers that
+ * have begun keep theirs.
+ */
 export function findDisplaceable(engine: EngineState, clientId: string): QueuedRequest | undefined {
   const { mostCrowded } = engine.queue
   if (!mostCrowded || mostCrowded.length <= (engine.queue.byClient(clientId)?.length ?? 0) + 1) return undefined
-  return mostCrowded.last
+  return mostCrowded.items.findLast(({ continues }) => !continues)
 }
 
 function getLoads({ loads }: SchedulerState, clientId: string, now: number): ClientLoads {

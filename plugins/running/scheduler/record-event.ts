@@ -50,6 +50,8 @@ export function record(step: Step, engine: EngineState, event: EngineEvent): voi
       if (queued) engine.queue.remove(queued)
       endAnswer(step, engine, event.id)
       undoReloadFor(step, engine, event.id)
+      if (event.rests) engine.resting.add(event.id)
+      else engine.resting.delete(event.id)
       return
     }
     case 'yield':
@@ -114,9 +116,9 @@ function recordSettings(step: Step, engine: EngineState, event: Extract<Event, {
 
 function recordRequest(step: Step, engine: EngineState, event: RequestEvent): void {
   const { state, now, effects } = step
-  const { id, clientId, options, fewerSlots, loadOnly, slots, background } = event
-  // (1) corral is shutting down.
-  if (state.closing) {
+  const { id, clientId, options, fewerSlots, loadOnly, slots, background, continues } = event
+  // (1) corral is shutting down. Answers may end.
+  if (state.closing && !(continues && isIn(engine, 'ready'))) {
     effects.push({ type: 'refuse', id, error: shuttingDown() })
     return
   }
@@ -132,7 +134,7 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
     if (event.keepAlive !== undefined) client.keepAlive = event.keepAlive
   }
   // (2), (3), (4) The load backs off, or there is no place in the queue.
-  const error = backOff(engine, event, now) ?? (background ? undefined : queueFull(step, engine, clientId))
+  const error = backOff(engine, event, now) ?? (background || continues ? undefined : queueFull(step, engine, clientId))
   if (error) {
     effects.push({ type: 'refuse', id, error })
     return
@@ -148,7 +150,8 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
     slots,
     arrivedAt: now,
     isCounted: background,
-    background
+    background,
+    continues
   })
 }
 

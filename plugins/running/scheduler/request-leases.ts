@@ -53,12 +53,16 @@ export function createLeases(core: SchedulerCore) {
       // Assigned instead of a getter: for objects with getters V8 creates a hidden class each, which keeps the whole
       // request alive until the old generation is collected.
       let leased: { -readonly [Field in keyof Lease]: Lease[Field] }
-      const finish = () => {
+      const finish = (rests = false) => {
         if (ended) return
         ended = true
         request.signal.removeEventListener('abort', onAbort)
         requests.delete(id)
-        core.dispatch({ type: 'leave', id, key })
+        core.dispatch({ type: 'leave', id, key, rests })
+      }
+      const rest = () => {
+        finish(true)
+        return () => core.dispatch({ type: 'leave', id, key })
       }
       const letOthers = async () => {
         signal.throwIfAborted()
@@ -96,7 +100,7 @@ export function createLeases(core: SchedulerCore) {
           requests.get(id)!.onProgress = undefined
           const { variant, loadedAt } = record
           const loadDuration = Math.max(0, loadedAt - began)
-          leased = { engine, variant, signal, loadDuration, letOthers, release: finish }
+          leased = { engine, variant, signal, loadDuration, letOthers, rest, release: () => finish() }
           resolve(leased)
         },
         refuse: error => {
@@ -119,6 +123,7 @@ export function createLeases(core: SchedulerCore) {
         loadOnly: request.loadOnly ?? false,
         slots: request.slots ?? 1,
         background: request.idle ?? false,
+        continues: request.continues,
         keepAlive: toKeepAlive(request.keepAlive)
       })
       const phase = state.engines.get(key)?.phase.name

@@ -18,6 +18,8 @@ export interface QueuedRequest {
   isCounted: boolean
   /** Runs only on slots that no client wants, and loses them as soon as a client does (a line of a batch). */
   background: boolean
+  /** As `LeaseRequest.continues`. */
+  continues?: boolean | undefined
 }
 
 /**

@@ -3,7 +3,7 @@ import type { EngineMode, MemoryUse } from '../../../core/contracts/engines.ts'
 import type { UnloadReason } from '../../../core/contracts/hooks.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
-import { OpenMap } from '../../../core/system/open-tables.ts'
+import { OpenMap, type OpenSet } from '../../../core/system/open-tables.ts'
 import type { Line, QueuedRequest, RequestQueue } from './request-queue.ts'
 
 /*
@@ -49,6 +49,8 @@ export interface EngineState extends ModelFacts {
   /** The use that a new client starts with (`joinClients`): the least of the clients present. */
   share: number
   grants: number
+  /** Answers that need no slot now and will continue (`Lease.rest`). */
+  resting: OpenSet<number>
   /** The run of the `prepare` in progress, even if its plan has been dropped. */
   preparing: number | undefined
   alarm: number | undefined
@@ -260,14 +262,16 @@ export type Event =
       loadOnly: boolean
       slots: number
       background: boolean
+      /** As `LeaseRequest.continues`. */
+      continues?: boolean | undefined
       /** Milliseconds; Infinity means forever, undefined no change. */
       keepAlive?: number | undefined
       configuredKeepAlive?: number | undefined
     } & ModelFacts)
   /** A running request gives way to others. It is granted again later. */
   | { type: 'yield'; id: number; key: string }
-  /** A waiting request was cancelled, or a running one has ended. */
-  | { type: 'leave'; id: number; key: string }
+  /** A waiting request was cancelled, or a running one has ended. `rests`: its answer will continue (`Lease.rest`). */
+  | { type: 'leave'; id: number; key: string; rests?: boolean }
   | { type: 'prepared'; key: string; run: number; need: MemoryUse; certain: boolean; advice: string }
   | { type: 'prepare-failed'; key: string; run: number; error: CorralError }
   /** `use`: memory that the engine reports; `slots`: concurrent requests; `loadTime`: milliseconds. */

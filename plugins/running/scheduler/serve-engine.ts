@@ -69,7 +69,7 @@ export function serve(step: Step, engine: EngineInPhase<'ready'>): void {
   let again: number | undefined
   while (engine.queue.length) {
     // (8) Another model's turn has come.
-    if (phase.giveWay && (now >= phase.giveWay.at || engine.grants >= phase.giveWay.grants)) break
+    if (phase.giveWay && !state.closing && (now >= phase.giveWay.at || engine.grants >= phase.giveWay.grants)) break
     const next = nextRequest(engine, now)
     // (9) It needs other options.
     if (next.act === 'reload') {
@@ -113,8 +113,9 @@ export function serve(step: Step, engine: EngineInPhase<'ready'>): void {
     return
   }
   // (12) No request is left.
-  const expires = getExpiry(engine)
-  if (state.closing || now >= expires) unload(step, engine, state.closing ? 'stopped' : 'idle')
+  const expires = engine.resting.size > 0 ? Number.POSITIVE_INFINITY : getExpiry(engine)
+  if (now >= expires || (state.closing && engine.resting.size === 0))
+    unload(step, engine, state.closing ? 'stopped' : 'idle')
   else setAlarm(step, engine, expires)
 }
 

@@ -1,6 +1,7 @@
 import type { FastifyInstance } from 'fastify'
 import { ConfigError } from '../../../core/config/config-error.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { parseDuration } from '../../../core/system/duration.ts'
 import { toolRoutes } from './routes.ts'
 import { ToolSection, type ToolServer } from './tool-settings.ts'
 
@@ -33,7 +34,7 @@ export default definePlugin({
         server = app
         toolRoutes(app, servers)
       },
-      stop: () => servers.close()
+      stop: () => servers.close(parseDuration(context.config.shutdown_grace)!)
     }
   }
 })

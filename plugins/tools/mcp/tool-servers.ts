@@ -1,4 +1,5 @@
 import { createHash, randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallToolResult, Client } from '@modelcontextprotocol/client'
 import { unknownToolServer } from '../../../core/answers/offered-tools.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
@@ -20,6 +21,7 @@ import { parseBytes } from '../../../core/system/bytes.ts'
 import { setNewest } from '../../../core/system/collections.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
+import { KeyedQueue } from '../../../core/system/keyed-queue.ts'
 import type { BuiltInContext } from './built-in/built-in-call.ts'
 import { builtInRunner, builtInTools } from './built-in/built-in-tools.ts'
 import { reasonText, ToolConnection } from './connection.ts'
@@ -37,6 +39,8 @@ const MAX_KEPT_PER_OWNER = 32
 const MAX_RESOURCE_BYTES = 8 * 2 ** 20
 /** The name of reading a resource in the audit log. */
 const READING = 'resources/read'
+/** Calls of one owner at a time. More wait, because no slot of an engine limits them. */
+const MAX_CALLS_PER_OWNER = 16
 
 type Log = ConstructorParameters<typeof ToolConnection>[3]
 
@@ -62,6 +66,8 @@ export class ToolServers implements ToolHost {
   readonly #runBuiltIn: ReturnType<typeof builtInRunner>
   /** Calls that wait for an approval. */
   readonly #kept = new Map<string, { owner: string; call: HostedCall }>()
+  readonly #calls = new KeyedQueue()
+  readonly #running = new Set<Promise<CallToolResult>>()
 
   constructor(settings: ToolSection, log: Log, hooks: Pick<Hooks, 'toolCalled'>, builtIn: BuiltInContext) {
     this.#runBuiltIn = builtInRunner(builtIn)
@@ -70,7 +76,9 @@ export class ToolServers implements ToolHost {
     this.#hooks = hooks
   }
 
-  async close(): Promise<void> {
+  /** Ends the servers after their calls. @param grace milliseconds that calls may still take */
+  async close(grace: number): Promise<void> {
+    await Promise.race([Promise.allSettled(this.#running), sleep(grace, undefined, { ref: false })])
     await Promise.all([...this.#known.values()].map(({ connection }) => connection.close()))
   }
 
@@ -203,7 +211,11 @@ export class ToolServers implements ToolHost {
     try {
       const refusal = await this.#refusal(request)
       if (refusal !== undefined) return end('refused', refusal)
-      const result = await this.#ask(request)
+      const lanes = Array.from({ length: MAX_CALLS_PER_OWNER }, (_, at) => `${caller.owner} ${at}`)
+      const lane = lanes.reduce((one, other) => (this.#calls.count(other) < this.#calls.count(one) ? other : one))
+      const asking = this.#calls.run(lane, () => this.#ask(request), signal)
+      this.#running.add(asking)
+      const result = await asking.finally(() => this.#running.delete(asking))
       const text = resultText(result, parseBytes(this.#settings.max_result)!)
       return end(result.isError ? 'failed' : 'done', text, resultFiles(result))
     } catch (error) {

@@ -97,6 +97,7 @@ function play(t: Test, { limits, needs = {}, steps }: Scenario): void {
     loaded: (key, _, fields) =>
       m.send({ type: 'loaded', key, ...(fields.host !== undefined && { use: toUse(fields) }) }),
     leave: (id, key) => m.send({ type: 'leave', id: Number(id), key }),
+    rest: (id, key) => m.send({ type: 'leave', id: Number(id), key, rests: true }),
     yield: (id, key) => m.send({ type: 'yield', id: Number(id), key }),
     gone: (key, error) => m.send({ type: 'gone', key, ...(error && { error: toError(error) }) }),
     'load-failed': (key, error) => m.send({ type: 'load-failed', key, error: toError(error) }),

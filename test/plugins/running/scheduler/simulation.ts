@@ -93,7 +93,7 @@ class Simulation extends SchedulerInvariants {
     })
   }
 
-  #ask(id: number, client: Client, options: Partial<LoadOptions>, keepAlive?: number): undefined {
+  #ask(id: number, client: Client, options: Partial<LoadOptions>, keepAlive?: number, continues?: boolean): undefined {
     const { key, clientId, loadOnly, slots, background } = client
     const model = this.modelOf(key)
     this.waiting.set(id, client)
@@ -107,6 +107,7 @@ class Simulation extends SchedulerInvariants {
       loadOnly,
       slots,
       background,
+      continues,
       defaults: DEFAULT_LOAD_OPTIONS,
       keepAlive,
       configuredKeepAlive: model.keepAlive,
@@ -290,8 +291,21 @@ class Simulation extends SchedulerInvariants {
     this.after(this.#dice.chance(0.1) ? longest.answer : this.#dice.under(longest.answer), () => {
       if (this.running.get(id) !== client) return
       this.#finish(id)
-      this.#send({ type: 'leave', id, key })
+      const rests = id % 8 === 0
+      this.#send({ type: 'leave', id, key, rests })
+      if (rests) this.after(this.#dice.under(longest.answer), () => this.#continue(id, client))
     })
+  }
+
+  /** An answer that rests continues, or was cancelled. */
+  #continue(id: number, client: Client): undefined {
+    const { key } = client
+    this.count('continue')
+    if (id % 5 > 0) {
+      const before = this.clientsOf(key).length
+      this.#ask(++this.#ids, { ...client, arrivedAt: this.now, before }, {}, undefined, true)
+    }
+    this.#send({ type: 'leave', id, key })
   }
 
   /** A running request yields. */
