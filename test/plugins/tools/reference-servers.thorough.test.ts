@@ -114,7 +114,7 @@ t.test('servers in Python speak both versions, and their failures are results', 
   for (const server of ['python', 'python-http', 'python-old', 'python-old-http']) {
     const version = server.includes('old') ? '2025-11-25' : '2026-07-28'
     t.match(await call(server, 'version'), { failed: false, output: version }, server)
-    t.match(await call(server, 'fail'), { failed: true, output: /This never works/ }, server)
+    t.match(await call(server, 'fail'), { failed: true, output: /Error executing tool fail/ }, server)
     t.match(await call(server, 'picture'), { failed: false, output: '[image image/png, 4 bytes: not shown]' }, server)
   }
 })
