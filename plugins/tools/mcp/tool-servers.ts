@@ -202,7 +202,7 @@ export class ToolServers implements ToolHost {
   }
 
   async call(request: ToolCallRequest): Promise<ToolResult> {
-    const { signal } = request
+    const { caller, signal } = request
     const report = this.#reporting(request)
     const end = (result: ToolCallEvent['result'], output: string, files: ResultFile[] = []): ToolResult => {
       report(result)
