@@ -21,3 +21,13 @@ export function installPackages(folder: string, packages: readonly string[]): st
   renameSync(part, place)
   return modules
 }
+
+/** The conformance tests of the Model Context Protocol, and the Node.js 22 that they need (Linux). */
+export function conformanceProgram() {
+  const modules = installPackages('mcp-conformance-0.1.16', [
+    '@modelcontextprotocol/conformance@0.1.16',
+    `node-linux-${process.arch}@22.23.3`
+  ])
+  const program = join(modules, '@modelcontextprotocol/conformance/dist/index.js')
+  return { program, node: join(modules, `node-linux-${process.arch}/bin/node`) }
+}

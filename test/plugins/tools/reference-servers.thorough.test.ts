@@ -1,13 +1,14 @@
-import { spawn } from 'node:child_process'
-import { writeFileSync } from 'node:fs'
+import { execFile, spawn } from 'node:child_process'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
 import t from 'tap'
 import { freePort, isListening } from '../../../core/system/free-port.ts'
 import { PYTHON_SCRIPTS, PYTHON_VARIABLES, pythonIn, realPython } from '../../clients/python-scripts.ts'
 import { corral as command } from '../../command-line/command.ts'
 import { newKey, startCorral, until } from '../../support/corral.ts'
 import { newFolder } from '../../support/folder.ts'
-import { installPackages } from '../../support/npm-packages.ts'
+import { conformanceProgram, installPackages } from '../../support/npm-packages.ts'
 import { askFiveApis, results, scriptedModel, toolNames } from './support.ts'
 
 // The reference servers of the Model Context Protocol, and servers with its SDK for Python.
@@ -127,4 +128,40 @@ t.test('keys of an isolated server do not see each other’s memory', async t =>
   t.match((await call('memory', 'read_graph', {}, a)).output, /likes tea/)
   t.notMatch((await call('memory', 'read_graph', {}, b)).output, /Ada/)
   t.notMatch((await call('memory', 'read_graph')).output, /Ada/)
+})
+
+// Sessions, progress and cancelling are the SDK's. corral neither asks users for a server nor supports OAuth, and the
+// scenario "sse-retry" measures times.
+const CLIENT_SCENARIOS = {
+  initialize: undefined,
+  tools_call: { tool: 'add_numbers', given: { a: 2, b: 40 } }
+}
+t.test('the conformance tests of clients pass', { skip: process.platform !== 'linux' }, async t => {
+  const { node, program } = conformanceProgram()
+  for (const [scenario, calling] of Object.entries(CLIENT_SCENARIOS)) {
+    const place = newFolder(t)
+    const [address, done] = [join(place, 'address'), join(place, 'done')]
+    const client = join(place, 'client.mjs')
+    // The scenario's server is there as long as its client runs.
+    writeFileSync(
+      client,
+      `import { existsSync, writeFileSync } from 'node:fs'
+writeFileSync('${address}', process.argv[2])
+while (!existsSync('${done}')) await new Promise(next => setTimeout(next, 50))`
+    )
+    const args = [program, 'client', '--command', `${node} ${client}`, '--scenario', scenario, '--timeout', '120000']
+    const judged = promisify(execFile)(node, args, { cwd: place }).catch(
+      error => error as { stdout: string; stderr: string }
+    )
+    const url = await until('the address', () => existsSync(address) && readFileSync(address, 'utf8'))
+    const asking = await startCorral(t, { config: `mcp: { servers: { tested: { url: "${url}" } } }\n` })
+    t.match(await asking.json('/api/mcp/tested'), { status: 200 }, scenario)
+    if (calling) {
+      const body = { tool: calling.tool, arguments: calling.given }
+      t.match(await asking.json('/api/mcp/tested/call', body), { body: { failed: false, output: /42/ } })
+    }
+    writeFileSync(done, '')
+    const { stdout, stderr } = await judged
+    t.match(`${stdout}${stderr}`, /Passed: [1-9]\d*\/[1-9]\d*, 0 failed, 0 warnings/, scenario)
+  }
 })

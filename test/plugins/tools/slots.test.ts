@@ -58,6 +58,8 @@ async function serverWithWait(t: Test, config = '') {
       t.equal(faults, true)
       return { answer }
     },
+    /** How many calls have begun. */
+    count: () => read().split('begins').length - 1,
     cancelled: () => until('the tool is cancelled', () => read() === 'begins cancelled '),
     finish: () => writeFileSync(go, '')
   }
@@ -131,4 +133,18 @@ t.test('a model that is unloaded when idle, or by the end of corral, stays while
   finish()
   isAnswer(t, await last.answer)
   t.equal(await ended, 0)
+})
+
+t.test('a client runs 16 calls at a time, which do not delay the calls of others', async t => {
+  const { corral, count, finish } = await serverWithWait(t)
+  const keys = [await newKey(corral, 'many', { role: 'operator' }), await newKey(corral, 'one', { role: 'operator' })]
+  const call = (key: string) =>
+    corral.json('/api/mcp/get/call', { tool: 'weather' }, { headers: { authorization: `Bearer ${key}` } })
+  const many = Array.from({ length: 40 }, () => call(keys[0]!))
+  await until('many calls run', () => count() >= 16)
+  const one = call(keys[1]!)
+  await until('the call of the other client runs', () => count() >= 17)
+  t.equal(count(), 17)
+  finish()
+  for (const { body } of await Promise.all([...many, one])) t.match(body, { failed: false, output: 'sunny' })
 })

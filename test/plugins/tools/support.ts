@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { createServer, type IncomingMessage } from 'node:http'
 import { join } from 'node:path'
@@ -138,6 +139,40 @@ export async function searchServer(t: Pick<Test, 'teardown'>, requests: { author
     response.end()
   })
   return `http://127.0.0.1:${await listen(t, server)}/mcp`
+}
+
+/** A server over HTTP with sessions. `restart` forgets them. */
+export async function sessionServer(t: Pick<Test, 'teardown'>) {
+  const sessions = new Set<string>()
+  const server = createServer(async (request, response) => {
+    const text = await textOf(request)
+    const { id, method, params } = text ? JSON.parse(text) : {}
+    const session = `${request.headers['mcp-session-id']}`
+    const results: Record<string, object> = {
+      initialize: {
+        protocolVersion: params?.protocolVersion,
+        capabilities: { tools: {} },
+        serverInfo: { name: 'sessions', version: '1' }
+      },
+      'tools/list': {
+        tools: [{ name: 'session', inputSchema: { type: 'object' }, annotations: { readOnlyHint: true } }]
+      },
+      'tools/call': { content: [{ type: 'text', text: session }] }
+    }
+    if (request.method !== 'POST') return void response.writeHead(405).end()
+    if (method === 'initialize') {
+      const begun = randomUUID()
+      sessions.add(begun)
+      response.setHeader('mcp-session-id', begun)
+    } else if (method !== 'server/discover' && !sessions.has(session)) return void response.writeHead(404).end()
+    if (id === undefined) return void response.writeHead(202).end()
+    const result = results[method]
+    const reply = result ? { result } : { error: { code: -32601, message: 'Method not found' } }
+    response
+      .writeHead(200, { 'content-type': 'application/json' })
+      .end(JSON.stringify({ jsonrpc: '2.0', id, ...reply }))
+  })
+  return { url: `http://127.0.0.1:${await listen(t, server)}/mcp`, restart: () => sessions.clear() }
 }
 
 /**

@@ -14,6 +14,7 @@ import {
   type Scripted,
   scriptedModel,
   searchServer,
+  sessionServer,
   toolNames,
   toolProgram
 } from './support.ts'
@@ -311,6 +312,22 @@ t.test('servers over HTTP get headers from variables, which are never shown', as
   t.match(shown, 'search')
   t.notMatch(shown, /xyzzy|SEARCH_TOKEN|NOT_SET/)
   t.notMatch(corral.log(), /xyzzy/)
+})
+
+t.test('a server over HTTP that was started again gets a new session', async t => {
+  const { url, restart } = await sessionServer(t)
+  const corral = await startCorral(t, { config: `mcp: { servers: { one: { url: "${url}" } } }\n` })
+  const session = async () => {
+    const { body } = await corral.json('/api/mcp/one/call', { tool: 'session' })
+    t.equal(body.failed, false, JSON.stringify(body))
+    return body.output as string
+  }
+  const first = await session()
+  t.equal(await session(), first)
+  restart()
+  const [next, same] = [await session(), await session()]
+  t.not(next, first)
+  t.equal(same, next)
 })
 
 t.test('nothing of it is loaded without servers in the configuration', async t => {

@@ -6,7 +6,7 @@ import { PYTHON_SCRIPTS, PYTHON_VARIABLES, pythonIn, realPython } from '../../..
 import { commandEnvironment, MAIN } from '../../../command-line/command.ts'
 import { CAPITAL_ANSWER, DEMO, startCorral } from '../../../support/corral.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
-import { installPackages } from '../../../support/npm-packages.ts'
+import { conformanceProgram } from '../../../support/npm-packages.ts'
 import { speechTools } from '../../../support/speech/speech-tools.ts'
 import { CLIENTS, call, connectMcp } from './mcp-clients.ts'
 
@@ -15,7 +15,7 @@ t.setTimeout(600_000)
 const run = promisify(execFile)
 const corral = await startCorral(t)
 
-/** Scenarios that need no tools of a test server. */
+/** Scenarios that need no tools, resources or prompts of a test server. corral has no logging, completions and prompts. */
 const SCENARIOS = [
   'server-initialize',
   'ping',
@@ -50,14 +50,8 @@ for (const [mode, how] of [
   })
 }
 
-// The program needs Node.js 22, so the test installs one for it.
 t.test('the conformance tests that apply to any server pass', { skip: process.platform !== 'linux' }, async t => {
-  const modules = installPackages('mcp-conformance-0.1.16', [
-    '@modelcontextprotocol/conformance@0.1.16',
-    `node-linux-${process.arch}@22.23.3`
-  ])
-  const program = join(modules, '@modelcontextprotocol/conformance/dist/index.js')
-  const node = join(modules, `node-linux-${process.arch}/bin/node`)
+  const { program, node } = conformanceProgram()
   const cwd = t.testdir()
   for (const scenario of SCENARIOS) {
     const args = [program, 'server', '--url', `${corral.url}/mcp`, '--scenario', scenario]
