@@ -102,7 +102,7 @@ function partText({ type, text, resource, mimeType, data, uri, name }: Record<st
   if (typeof text === 'string') return text
   if (isObject(resource)) return typeof resource.text === 'string' ? resource.text : `[File ${resource.uri}]`
   if (type === 'resource_link') return `[${name ?? 'File'}: ${uri}]`
-  const size = typeof data === 'string' ? `, ${Math.floor((data.length * 3) / 4)} bytes` : ''
+  const size = typeof data === 'string' ? `, ${Buffer.byteLength(data, 'base64')} bytes` : ''
   return `[${type}${mimeType ? ` ${mimeType}` : ''}${size}: not shown]`
 }
 
