@@ -127,8 +127,8 @@ export class ToolConnection {
     }
     try {
       const open = await this.#attempt('auto').catch(error => {
-        // Some old programs end at the first question of the newest protocol.
-        if (this.#settings.url === undefined && /closed during the/.test(errorMessage(error)))
+        // Some old programs end at the first question of the newest protocol, or refuse an older one after it.
+        if (this.#settings.url === undefined && /closed during the|initialize handshake/.test(errorMessage(error)))
           return this.#attempt('legacy')
         throw error
       })
