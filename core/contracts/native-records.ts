@@ -325,6 +325,17 @@ export const SearchReplySchema = Titled('SearchReply', {
 })
 export type SearchReply = Static<typeof SearchReplySchema>
 
+/** A model that corral recommends, from its publisher. */
+export const RecommendationSchema = Titled('Recommendation', {
+  model: Text('The reference for pulling it'),
+  purpose: Type.Enum(['chat', 'code', 'vision', 'embeddings', 'speech']),
+  size: Bytes('About the bytes of its smallest good variant'),
+  license: Type.String(),
+  about: Type.Record(Type.String(), Type.String(), { description: 'A sentence by language, at least in `en`' }),
+  memory: room
+})
+export type Recommendation = Static<typeof RecommendationSchema>
+
 export const PullEventSchema = Titled('PullEvent', {
   status: Text(
     '"pulling <model>", "waiting for other pulls", "downloading <file>", "success", or "error: <message>" in the last event'

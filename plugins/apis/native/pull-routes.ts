@@ -9,6 +9,7 @@ import {
   PullEventSchema,
   PullPlanSchema,
   PullSchema,
+  RecommendationSchema,
   SearchReplySchema
 } from '../../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../../core/contracts/progress.ts'
@@ -135,6 +136,12 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
       }
       return await downloads.search({ words, hub, limit: Number(limit), caller }, { signal: clientSignal(reply) })
     }
+  })
+
+  route('GET /recommended', 'listRecommended', 'Recommend models for this machine', {
+    role: 'operator',
+    response: json('By purpose', Loose({ models: Type.Array(RecommendationSchema) })),
+    handler: async () => ({ models: await downloads.recommended() })
   })
 
   route('GET /pulls', 'listPulls', 'List unfinished pulls', {

@@ -32,6 +32,7 @@ import { type MemoryFacts, refusal } from './choice/choice.ts'
 import { chooseFiles, requireFewModelFiles } from './choice/choose-files.ts'
 import { knownName, openPulledNames, type PulledNames } from './choice/known-names.ts'
 import { prefixFault } from './choice/pull-reference.ts'
+import { recommendedModels } from './choice/recommended-models.ts'
 import { FairQueue } from './pulls/fair-queue.ts'
 import { JOB_FILE, type JobRecord, PullJob, readJob } from './pulls/pull-job.ts'
 import {
@@ -290,6 +291,7 @@ export function createDownloads(options: DownloadsOptions) {
 
     plan: (request, waiting) => whenListing(request.caller, waiting, () => planPull(context, request, waiting)),
 
+    recommended: async () => recommendedModels(await context.memory()),
     search: (request, waiting) =>
       whenListing(request.caller, { signal: waiting.signal }, () => searchHubs(context, request, waiting)),
 

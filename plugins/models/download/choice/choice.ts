@@ -73,6 +73,13 @@ export function memoryBudget({ ram, most, gpu }: MemoryFacts): Budget {
 export const requiredMemory = (weights: number, projector: number): number =>
   Math.round(weights * 1.1 + 0.5 * GIB + projector)
 
+/** Whether bytes of memory fit this machine. */
+export function roomFor(required: number, facts: MemoryFacts): Choice['memory'] {
+  const { best, all } = memoryBudget(facts)
+  const available = Math.round(required <= best ? best : all)
+  return { required: Math.round(required), available, fits: required <= available }
+}
+
 /**
  * Completes a choice with what follows from its files and the memory.
  * @param required bytes of memory
@@ -84,9 +91,7 @@ export function toChoice(
   choice: Omit<Choice, 'size' | 'memory'>,
   misfit: (memory: Choice['memory']) => string
 ): Choice {
-  const { best, all } = memoryBudget(facts)
-  const available = Math.round(required <= best ? best : all)
-  const memory = { required, available, fits: required <= available }
+  const memory = roomFor(required, facts)
   const files = withoutNameTwins(choice.files)
   const warnings = memory.fits ? choice.warnings : [...choice.warnings, misfit(memory)]
   return { ...choice, files, size: totalSize(files), memory, warnings }

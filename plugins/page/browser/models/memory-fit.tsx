@@ -2,13 +2,6 @@ import { formatSize } from '../parts/formats.ts'
 import { pools } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
 
-/** Bytes of memory that models may use, alone. Undefined if the server does not know. */
-export function usableMemory(): number | undefined {
-  const budgets = pools.value.map(({ budget }) => budget ?? Number.NaN)
-  const sum = budgets.reduce((total, budget) => total + budget, 0)
-  return budgets.length > 0 && Number.isFinite(sum) ? sum : undefined
-}
-
 /** Whether a model fits into memory, alone or beside the loaded models. */
 export function Fit({ required, available }: { required: number; available: number }) {
   const t = texts.value
