@@ -78,7 +78,7 @@ for (const width of [1280, 375]) {
       await signIn(opened, key)
       for (const [address, text] of VIEWS) {
         await show(address)
-        await page.locator('main').getByText(text).first().waitFor()
+        await page.locator('main').getByText(text).locator('visible=true').first().waitFor()
         await check(address)
       }
 
@@ -149,7 +149,7 @@ test('a window of 320 pixels cuts nothing off', { viewport: { width: 320, height
   const { page } = opened
   for (const [address, text] of VIEWS) {
     await page.goto(`${corral.url}/#/${address}`)
-    await page.locator('main').getByText(text).first().waitFor()
+    await page.locator('main').getByText(text).locator('visible=true').first().waitFor()
     t.equal(await widthOf(page), 320, address)
   }
   await page.goto(`${corral.url}/#/chat`)
