@@ -161,7 +161,8 @@ test('a window of 320 pixels cuts nothing off', { viewport: { width: 320, height
 const NAMES =
   /\/\S+\/config\.yaml|corral\/tiny-chat|far\/writer|corral|acme\/Bird-GGUF(:Q8_0)?|llama(\.cpp)?|token|API|English|boss|POST|JSON|curl|Python|JavaScript/g
 /** Elements with the words of users and models, with code, and with names from the server. */
-const FOREIGN = 'pre, code, option, textarea, [lang]:not(html), .message, .chat-list'
+const FOREIGN =
+  '.recommended .card h2, .recommended .card .quiet, pre, code, option, textarea, [lang]:not(html), .message, .chat-list'
 /** The same, and the server's own sentences, which are English: advice on builds, descriptions of plugins, logs. */
 const FOREIGN_SERVER = `${FOREIGN}, main .card .grow, main dd, main td, .build-line`
 /** The same, and texts from the files of a model. */
