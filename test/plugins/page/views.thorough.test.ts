@@ -286,7 +286,7 @@ test('the keyboard is enough to chat and to unload a model', {}, async (t, opene
   await page.keyboard.press('ArrowDown')
   await page.keyboard.press('Escape')
   t.match(await focused(), /^Model: /, 'the focus returns to the button of the menu')
-  await tabTo(/^Models$/, 'Shift+Tab')
+  await tabTo(/^Models/, 'Shift+Tab')
   await page.keyboard.press('Enter')
   await page.getByRole('heading', { name: 'Models', level: 1 }).waitFor()
   await tabTo(/^Unload$/)

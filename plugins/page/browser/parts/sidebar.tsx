@@ -188,8 +188,9 @@ function Brand() {
 
 /** How far the running downloads are, or an empty text. */
 function downloadShare(): string {
-  const total = pulls.value.reduce((sum, pull) => sum + pull.total, 0)
-  const completed = pulls.value.reduce((sum, pull) => sum + pull.completed, 0)
+  const running = pulls.value.filter(({ state }) => state === 'downloading')
+  const total = running.reduce((sum, pull) => sum + pull.total, 0)
+  const completed = running.reduce((sum, pull) => sum + pull.completed, 0)
   return total > 0 ? formatNumber(completed / total, 0, 'percent') : ''
 }
 
