@@ -152,7 +152,7 @@ export class SchedulerInvariants {
     if (this.world.calm && waited > allowed) this.fault(`${id} waited ${waited} ms of ${allowed}`)
   }
 
-  /** No client is granted twice in a row while a client with fewer slots waits. */
+  /** No client is granted twice in a row while a client with fewer slots waits for no more slots. */
   protected checkTurn(key: string, getEngine: SimulatedEngine, client: Client): undefined {
     if (client.background) return this.#checkIdleGrant(key, getEngine, client)
     const { running, slots } = getEngine
@@ -172,6 +172,8 @@ export class SchedulerInvariants {
       // A request for other options waits until other clients have used the engine as much.
       if (!isIn(engine, 'ready') || !satisfies(engine.phase.options, getWantedOptions(engine, engine.phase, request)))
         continue
+      // A request for more slots also waits for slots that are kept free for clients who may return.
+      if (request.slots > client.slots) continue
       if (slotsOf(request.clientId) < own) passed.add(request.clientId)
     }
     for (const other of passed) {
