@@ -23,6 +23,7 @@ const HIDDEN = [
   'GET /docs/swagger-ui.css',
   'GET /ollama/v1/*',
   'GET /page/:file',
+  'GET /page/manifest.webmanifest',
   'GET /v1/realtime'
 ]
 
