@@ -1,5 +1,6 @@
 import { readdirSync, readFileSync, rmSync, truncateSync, unlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { Delta, EngineFields } from '../../../../core/contracts/engines.ts'
 import type { LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
@@ -137,6 +138,8 @@ t.test('a damaged file never reaches an engine', async t => {
   ] as const) {
     await say(engine, [{ role: 'user', content: THREE[1]! }])
     t.match([await cache.summaries(), files(root)], [[{}], [String]])
+    // The times of files are as coarse as the kernel's clock.
+    await sleep(20)
     for (const each of files(root)) change(join(root, each))
     said.length = 0
     const again = await say(engine, messages)
