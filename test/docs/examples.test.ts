@@ -26,6 +26,8 @@ const REFUSED: Record<string, number[]> = {
   importModel: [403, 404],
   convertModel: [404],
   deleteConversion: [404],
+  // The caller has no key.
+  staySignedIn: [400],
   // There are no nodes.
   drainMember: [404],
   undrainMember: [404],
