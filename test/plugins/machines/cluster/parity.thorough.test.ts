@@ -17,13 +17,15 @@ import { getNodes, startReadyGateway } from './support.ts'
 
 /* Requests of all APIs at a gateway and at its node: the answers are equal except for ids, times and cache counts. */
 
-const node = await startCorral(t)
+// A prompt that is too long is refused at once instead of being processed in a larger context.
+const config = 'defaults: { context: fixed }\n'
+const node = await startCorral(t, { config })
 await importModels(node, await writeModels(t.testdir()))
 const THINKER = 'team/thinker'
 const file = join(t.testdir({ thinker: {} }), 'thinker', 'thinker.gguf')
 await writeThinkingModel(file)
 await node.json('/api/import', { model: THINKER, path: file, stream: false })
-const gateway = await startReadyGateway(t, [{ name: 'node-1', url: node.url }])
+const gateway = await startReadyGateway(t, [{ name: 'node-1', url: node.url }], { config })
 await until('its models are known', async () => (await getNodes(gateway))[0].models.length === 7)
 
 /** Fields that differ between answers, or that show the place of a model. */
