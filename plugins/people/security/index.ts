@@ -71,10 +71,10 @@ export default definePlugin({
       hooks.administered({ change, target, by: 'keys.json', owner })
     )
     warnOfShort(options.api_keys, log)
-    const sessions = new SessionStore(join(paths.home, 'sessions.json'), log, (change, target, by) =>
+    const sessions = new SessionStore(join(paths.home, 'sessions.json'), keys, log, (change, target, by) =>
       hooks.administered({ change, target, by })
     )
-    await sessions.load(keys)
+    await sessions.load()
     const attempts = new FailedAttempts(log)
     let { hosts } = options
     /** Addresses of additional listeners, with the settings that name them. */

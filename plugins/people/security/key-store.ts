@@ -147,6 +147,12 @@ export async function openKeyStore(
       const key = own.find(({ caller }) => caller.owner === owner) ?? stored.get(owner.slice(OWNER.length))
       return key?.caller.owner === owner && !('end' in key && key.end <= Date.now()) ? key.caller : undefined
     },
+    /** Returns a text that changes when the key of an owner is replaced. Undefined if there is none. */
+    markOf(owner: string): string | undefined {
+      const configured = own.find(({ caller }) => caller.owner === owner)
+      const hash = configured?.digest ?? stored.get(owner.slice(OWNER.length))?.entry.hash
+      return hash && digestOf(hash)
+    },
     ownerOf: (name: string) => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
     /** Replaces the configured keys and ends the answers to removed ones. @returns whether there are new ones */
     configure(keys: readonly string[]): boolean {

@@ -61,8 +61,12 @@ export const SessionRecordSchema = Type.Object(
 )
 type SessionRecord = Static<typeof SessionRecordSchema>
 
-/** What a browser must have, as SHA-256 in hex. */
-const ProofSchema = Type.Object({ secret: Type.String(), cookie: Type.Optional(Type.String()) })
+/** What a browser must have, as SHA-256 in hex, and the mark of its key. */
+const ProofSchema = Type.Object({
+  secret: Type.String(),
+  cookie: Type.Optional(Type.String()),
+  key: Type.Optional(Type.String())
+})
 type Proof = Static<typeof ProofSchema>
 
 /** The sessions of browsers that stay signed in. */
@@ -90,6 +94,7 @@ export class SessionStore {
   readonly #links = new Map<string, Link>()
   readonly #sessions = new Map<string, Session>()
   readonly #path: string
+  readonly #keys: Pick<KeyStore, 'callerOf' | 'markOf'>
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
   readonly #changed: (change: SessionChange, id: string, by: string) => void
   #writing: Promise<unknown> = Promise.resolve()
@@ -100,23 +105,26 @@ export class SessionStore {
    */
   constructor(
     path: string,
+    keys: Pick<KeyStore, 'callerOf' | 'markOf'>,
     log: Pick<FastifyBaseLogger, 'info' | 'warn'>,
     changed: (...change: [SessionChange, string, string]) => void
   ) {
     this.#path = path
+    this.#keys = keys
     this.#log = log
     this.#changed = changed
   }
 
-  /** Continues the sessions of browsers that stay signed in, if their keys are still valid. */
-  async load(keys: Pick<KeyStore, 'callerOf'>): Promise<void> {
+  /** Continues the sessions of browsers that stay signed in, if their keys are valid and have not been replaced. */
+  async load(): Promise<void> {
     const read = await readJsonFile(this.#path, SessionFileSchema)
     if (read?.fault !== undefined) {
       this.#log.warn(`${this.#path} cannot be used: ${read.fault}. Browsers have to sign in again.`)
     }
     for (const { owner, proof, record } of read?.value?.sessions ?? []) {
-      const maker = keys.callerOf(owner)
-      if (maker && Date.parse(record.expires_at) > Date.now()) this.#add(maker, record, proof)
+      const maker = this.#keys.callerOf(owner)
+      const isSame = proof.key !== undefined && proof.key === this.#keys.markOf(owner)
+      if (maker && isSame && Date.parse(record.expires_at) > Date.now()) this.#add(maker, record, proof)
     }
   }
 
@@ -247,7 +255,8 @@ export class SessionStore {
       ...(userAgent !== undefined && { user_agent: printable(userAgent, MAX_AGENT) }),
       ...(cookie !== undefined && { stays: true })
     }
-    this.#add(maker, record, { secret: digestOf(secret), ...(cookie !== undefined && { cookie: digestOf(cookie) }) })
+    const stored = cookie !== undefined && { cookie: digestOf(cookie), key: this.#keys.markOf(maker.owner) }
+    this.#add(maker, record, { secret: digestOf(secret), ...stored })
     const by = maker.name ?? 'corral open'
     this.#log.info({ session: id, key: maker.name, address }, 'A browser session has started.')
     this.#changed('session_created', id, by)

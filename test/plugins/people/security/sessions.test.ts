@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { localCaller } from '../../../../core/contracts/callers.ts'
+import { rotateKey } from '../../../../plugins/people/security/key-file.ts'
 import { userIn, userOfPeer } from '../../../../plugins/people/security/peer-user.ts'
 import { type LinkUser, SessionStore } from '../../../../plugins/people/security/session-store.ts'
 import { type Corral, DEMO, endless, type SendOptions, startCorral, until } from '../../../support/corral.ts'
@@ -226,13 +227,17 @@ t.test('a browser stays signed in with its cookie, also after a restart', async 
   const [{ id: last }] = await list(bob)
   t.equal((await corral.json(`/api/sessions/${last}`, undefined, { method: 'DELETE', ...bearer(bob) })).status, 200)
   await corral.json('/api/keys/bob/rotate', {}, local)
+  const carol = { cookie: encrypted.cookie.split(';')[0]! }
+  t.equal((await corral.json('/api/whoami', undefined, bearer(encrypted.body.key, carol))).status, 200)
 
   t.equal(await corral.end(), 0)
+  await rotateKey(join(corral.home, 'keys.json'), 'carol')
   const next = await startCorral(t, { home: corral.home })
   const whoAt = async (init: SendOptions) => (await next.json('/api/whoami', undefined, init)).status
   t.equal(await whoAt(signedIn()), 200, 'the next day')
   t.same([await whoAt(current(0)), await whoAt(current(1)), await whoAt(current(2))], [401, 401, 401], 'ended ones')
   t.equal(await whoAt(current(3)), 200)
+  t.equal(await whoAt(bearer(encrypted.body.key, carol)), 401, 'its key was replaced while the server was down')
   await next.json('/api/keys/alice', undefined, { method: 'DELETE', ...local })
   t.equal(await whoAt(signedIn()), 401, 'its key was revoked')
 })
@@ -325,10 +330,11 @@ t.test('userOfPeer finds the user at the other end of a connection', async t => 
 
 const user: LinkUser = { address: '127.0.0.1', userAgent: 'a\nbrowser', uid: async () => undefined }
 const log = { info: () => {}, warn: () => {} }
+const noKeys = { callerOf: () => undefined, markOf: () => undefined }
 
 t.test('links and sessions expire and are limited in number', async t => {
   const told: string[] = []
-  const store = new SessionStore(join(newFolder(t), 'sessions.json'), log, (change, _id, by) =>
+  const store = new SessionStore(join(newFolder(t), 'sessions.json'), noKeys, log, (change, _id, by) =>
     told.push(`${change} ${by}`)
   )
   t.teardown(() => store.close())
@@ -371,6 +377,7 @@ t.test('session ends when it or its key expires', async t => {
   const ended: string[] = []
   const store = new SessionStore(
     join(newFolder(t), 'sessions.json'),
+    noKeys,
     log,
     (change, id) => change === 'session_ended' && ended.push(id)
   )
