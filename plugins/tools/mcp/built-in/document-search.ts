@@ -49,7 +49,12 @@ export class DocumentSearch {
   async run(query: Query, call: BuiltInCall): Promise<string> {
     const searching = this.#owners.run(call.caller.owner, async () => {
       call.signal.throwIfAborted()
-      return await this.#search(query, call)
+      try {
+        return await this.#search(query, call)
+      } finally {
+        // Cancelled searches have read files too.
+        this.#shrink()
+      }
     })
     return await untilAborted(searching, call.signal)
   }
@@ -99,7 +104,6 @@ export class DocumentSearch {
         found.push({ score: product(vector, question!), file, file_id: id, passage: entry.passages[at]! })
       }
     }
-    this.#shrink()
     const best = found.sort((a, b) => b.score - a.score).slice(0, limit)
     const passages = best.map(({ score, passage: { text, ...place }, ...file }) => ({
       ...file,
