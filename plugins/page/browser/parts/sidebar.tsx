@@ -48,7 +48,7 @@ export function Sidebar() {
         <nav aria-label={t.views}>
           <ViewLink view="chat" icon="plus" text={t.newChat} />
           {(['models', 'server', 'playground'] as const).map(view => (
-            <ViewLink key={view} view={view} icon={view} text={t[view]} note={view === 'models' && downloadShare()} />
+            <ViewLink key={view} view={view} icon={view} text={t[view]} note={view === 'models' && <DownloadShare />} />
           ))}
         </nav>
         <h2 class="sidebar-title">{t.chats}</h2>
@@ -186,15 +186,15 @@ function Brand() {
   )
 }
 
-/** How far the running downloads are, or an empty text. */
-function downloadShare(): string {
+/** The progress of running downloads. It is a component, so that its changes do not render the whole sidebar again. */
+function DownloadShare() {
   const running = pulls.value.filter(({ state }) => state === 'downloading')
   const total = running.reduce((sum, pull) => sum + pull.total, 0)
   const completed = running.reduce((sum, pull) => sum + pull.completed, 0)
-  return total > 0 ? formatNumber(completed / total, 0, 'percent') : ''
+  return total > 0 ? <small>{formatNumber(completed / total, 0, 'percent')}</small> : null
 }
 
-function ViewLink(props: { view: string; icon: IconName; text: string; note?: string | false }) {
+function ViewLink(props: { view: string; icon: IconName; text: string; note?: ComponentChild }) {
   const { view, icon, text, note } = props
   const [name = 'chat', id] = route.value
   const isCurrent = name === view && (view !== 'chat' || id === undefined)
@@ -202,7 +202,7 @@ function ViewLink(props: { view: string; icon: IconName; text: string; note?: st
     <a class="view-link" href={linkTo(view)} aria-current={isCurrent ? 'page' : undefined}>
       <Icon name={icon} />
       {text}
-      {note && <small>{note}</small>}
+      {note}
     </a>
   )
 }
