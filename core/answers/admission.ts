@@ -183,7 +183,7 @@ export async function withGrantedLease<Result>(
           return used
         })
         if (!session?.isWaiting) return result
-        // Meanwhile the slot is free for others.
+        // Other requests can use the slot while the tools run.
         more.onProgress?.({ phase: 'generating', subject: '(running tools)' })
         if (!(await session.work(signal))) return result
       } catch (error) {

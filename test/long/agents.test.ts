@@ -7,5 +7,5 @@ t.setTimeout(1_200_000)
 const agents = (Object.keys(AGENTS) as AgentName[]).filter(agent => AGENTS[agent].tests === 'long')
 await testSessions(t, agents)
 // The first prompts of other agents are longer than the context of the demo model.
-// A test of its own, because tap ends the file when nothing runs between two tests.
+// A separate test, because tap ends the file if nothing runs between two tests.
 await t.test('with the real engine', t => testRealEngine(t, ['opencode', 'pi']))

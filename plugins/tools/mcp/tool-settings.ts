@@ -105,7 +105,7 @@ export const ToolSection = Type.Object(
     }),
     embedding_model: Type.String({
       default: '',
-      description: 'Model with which the built-in tool "documents" searches; empty is the first one that embeds texts'
+      description: 'Embedding model for the built-in tool "documents"; empty means the first one that is installed'
     }),
     fetch_from: Type.Array(
       Type.String({

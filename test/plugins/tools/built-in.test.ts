@@ -136,7 +136,7 @@ t.test('documents are found by meaning, with their place, and only by their owne
   await upload(keys[0]!, 'picture.bin', Buffer.from([0xff, 0, 0xfe]))
   await upload(keys[0]!, 'batch.jsonl', `{"custom_id":"1","method":"POST","url":"/v1/embeddings","body":{}}\n`, 'batch')
   t.match(await call('documents', { query: 'x' }, one), {
-    output: /no model that embeds texts is installed/,
+    output: /no embedding model is installed/,
     failed: true
   })
 

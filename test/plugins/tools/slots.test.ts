@@ -107,7 +107,7 @@ t.test('a client whose tool runs leaves its slot to others, and continues with i
 
   const stopped = await begin(other)
   t.equal((await corral.json('/api/stop', { model: DEMO }, { local: true })).status, 200)
-  t.strictSame(corral.enginePids(), [], 'a model can be unloaded meanwhile')
+  t.strictSame(corral.enginePids(), [], 'a model can be unloaded while a tool runs')
   finish()
   isAnswer(t, await stopped.answer)
 

@@ -5,7 +5,7 @@ import { Button, Choices } from '../parts/forms.tsx'
 import { Card, Fault } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { models } from '../state/server-state.ts'
-import { shownLanguage, texts } from '../texts/texts.ts'
+import { fill, shownLanguage, texts } from '../texts/texts.ts'
 import { Fit } from './memory-fit.tsx'
 
 /** Models for each purpose, the largest that fit this machine first. They come from their publishers. */
@@ -32,7 +32,7 @@ export function Recommended({ onChoose }: { onChoose: (model: string) => void })
           <Card
             key={model}
             title={model}
-            facts={[`${t.about} ${formatSize(size)}`, license]}
+            facts={[fill(t.about, { size: formatSize(size) }), license]}
             actions={
               <>
                 {isHere(model) ? <span class="chip is-good">{t.isHere}</span> : <Fit {...memory} />}

@@ -4,13 +4,13 @@ import { useEffect } from 'preact/hooks'
 
 /**
  * A component that is loaded when it is first rendered.
- * @param meanwhile shown until then
+ * @param placeholder shown until it is loaded
  * @param failed shown if it cannot be loaded
  */
 export function later<Props extends object>(
   load: () => Promise<ComponentType<Props>>,
-  meanwhile: () => ComponentChildren = () => null,
-  failed = meanwhile
+  placeholder: () => ComponentChildren = () => null,
+  failed = placeholder
 ): ComponentType<Props> {
   const loaded = signal<ComponentType<Props> | undefined>(undefined)
   const isFailed = signal(false)
@@ -22,7 +22,7 @@ export function later<Props extends object>(
       )
     }, [])
     if (loaded.value) return <loaded.value {...props} />
-    return <>{isFailed.value ? failed() : meanwhile()}</>
+    return <>{isFailed.value ? failed() : placeholder()}</>
   }
 }
 

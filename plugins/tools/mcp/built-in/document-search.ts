@@ -155,7 +155,7 @@ export class DocumentSearch {
     const model = models.find(({ capabilities }) => capabilities.includes('embedding'))
     if (model) return model.name
     throw new Error(
-      'no model that embeds texts is installed. An admin can pull one, and name it in "mcp.embedding_model" in config.yaml'
+      'no embedding model is installed. An admin can pull one, and name it in "mcp.embedding_model" in config.yaml'
     )
   }
 
