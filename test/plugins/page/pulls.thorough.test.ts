@@ -211,6 +211,7 @@ test('failed downloads are retried or cancelled, and a missing hub is reported',
   await downloads.getByText(/^downloading/).waitFor()
   await downloads.getByRole('button', { name: 'Cancel download' }).click()
   await downloads.waitFor({ state: 'hidden' })
+  t.equal(await page.getByText('is installed.').count(), 0, 'a cancelled download offers no chat')
   t.strictSame((await corral.json('/api/pulls')).body.pulls, [])
 
   await hub.goDown()

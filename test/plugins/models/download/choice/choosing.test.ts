@@ -11,6 +11,7 @@ import {
 } from '../../../../../plugins/models/download/choice/choose-files.ts'
 import { weightsFromIndex } from '../../../../../plugins/models/download/choice/choose-safetensors.ts'
 import { totalSize } from '../../../../../plugins/models/download/choice/gguf-models.ts'
+import { recommendedModels } from '../../../../../plugins/models/download/choice/recommended-models.ts'
 import { failing } from '../../../../support/failure.ts'
 import { readCases } from '../../../../support/fixture.ts'
 import { sample } from '../../../../support/thorough.ts'
@@ -28,6 +29,20 @@ function shuffled<Item>(items: readonly Item[], seed: number): Item[] {
   const order = items.map((item, index) => ({ item, key: Math.sin(seed * 1000 + index * 7919) }))
   return order.sort((a, b) => a.key - b.key).map(({ item }) => item)
 }
+
+t.test('recommended models fit by the memory of the machine', t => {
+  const fitting = (ram: number, gpu = 0) =>
+    recommendedModels({ ram: ram * GIB, gpu: gpu * GIB })
+      .filter(({ purpose, memory }) => purpose === 'chat' && memory.fits)
+      .map(({ model }) => model)
+  t.same(fitting(2), ['LiquidAI/LFM2.5-1.2B-Instruct-GGUF'])
+  t.ok(fitting(8).includes('Qwen/Qwen3-4B-GGUF') && !fitting(8).includes('Qwen/Qwen3-8B-GGUF'))
+  t.ok(fitting(8, 24).includes('Qwen/Qwen3-32B-GGUF'), 'a graphics card counts too')
+  for (const { model, size, about } of recommendedModels(CPU_32)) {
+    t.ok(size > 50e6 && size < 25e9 && about.en && about.zh, model)
+  }
+  t.end()
+})
 
 t.test('a long listing is reduced to files that may belong to a model', t => {
   const one = listing('m-Q8_0.gguf 5\nmmproj-F16.gguf 1\nREADME.md\nsub/config.json\n1_Pooling/config.json')
