@@ -72,7 +72,7 @@ test('chats of other programs are imported and continued', {}, async (t, { page 
     ['broken.zip', 'PK\u0003\u0004 and no more']
   ] as const) {
     await picker(page).setInputFiles(json(name, value))
-    await page.getByRole('alert').getByText(`${name} has no chats in a known format`).waitFor()
+    await page.getByRole('alert').getByText(`${name} contains no chats in a known format`).waitFor()
     await page.getByRole('alert').getByRole('button', { name: 'Close' }).click()
   }
 })

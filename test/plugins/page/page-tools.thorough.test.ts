@@ -98,7 +98,7 @@ async function choose(page: Page, ...tools: string[]): Promise<void> {
 }
 const ALL = 'All tools of math'
 const calls = (page: Page, tool: string) => answersOf(page, MODEL).locator('details', { hasText: `math · ${tool}` })
-const card = (page: Page, tool = 'delete') => page.getByRole('region', { name: `May math · ${tool} run?` })
+const card = (page: Page, tool = 'delete') => page.getByRole('region', { name: `Allow math · ${tool} to run?` })
 const press = (page: Page, name: string) => card(page).getByRole('button', { name, exact: true }).click()
 const newChat = (page: Page) => page.getByRole('link', { name: 'New chat', exact: true }).first().click()
 const says = (page: Page, text: string) => answersOf(page, MODEL).last().getByText(text).waitFor()
@@ -213,7 +213,7 @@ test('a call waits for the user after a reload, until it expires', {}, async (t,
   await press(page, 'Allow once')
   await answersOf(page, MODEL).last().getByText('expired').waitFor()
   await answersOf(page, MODEL).last().locator('summary').click()
-  await page.getByText('The server no longer waits for this decision.').waitFor()
+  await page.getByText('The server is no longer waiting for this decision.').waitFor()
   await page.getByRole('button', { name: 'Regenerate', exact: true }).last().click()
   await press(page, 'Allow once')
   await says(page, 'Result: deleted')

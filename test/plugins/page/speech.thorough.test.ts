@@ -158,7 +158,7 @@ test('dictation shows its state, can be given up, and says what failed', ALLOWED
     await screenshot(page, 'dictation')
     await page.keyboard.press('Escape')
   })
-  await page.locator('.chip', { hasText: 'Writing down what you said' }).waitFor()
+  await page.locator('.chip', { hasText: 'Transcribing what you said' }).waitFor()
   await page.keyboard.press('Escape')
   await button(page, 'Dictate').waitFor()
   release()
@@ -187,7 +187,7 @@ test('dictation shows its state, can be given up, and says what failed', ALLOWED
 
 test('without permission the page says what to do', {}, async (_, { page }) => {
   await button(page, 'Dictate').click()
-  await page.getByRole('alert').getByText('The browser does not allow the microphone.').waitFor()
+  await page.getByRole('alert').getByText('The browser blocks the microphone.').waitFor()
   await button(page, 'Dictate').waitFor()
 })
 
