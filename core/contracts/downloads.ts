@@ -14,6 +14,8 @@ export interface PullRequest {
   model: string
   /** Name to store it under; required for addresses without a name. */
   as?: string
+  /** `model` is a stored model's name: its newest revision is wanted, from the hub that it came from. */
+  update?: boolean
   caller: PullCaller
 }
 

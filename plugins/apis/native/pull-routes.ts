@@ -27,7 +27,8 @@ const PullRequestSchema = Titled('PullRequest', {
   as: Given(Text('Name to store the model under')),
   stream: Given(Type.Boolean({ default: true })),
   detach: Given(Type.Boolean({ default: false })),
-  dry_run: Given(Type.Boolean({ default: false }))
+  dry_run: Given(Type.Boolean({ default: false })),
+  update: Given(Type.Boolean({ default: false }))
 })
 const PullsRequestSchema = Titled('PullsRequest', {
   ...named,
@@ -76,7 +77,12 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
           return success
         })
       }
-      const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}), caller }
+      const pullRequest = {
+        model: source,
+        ...(body.as && { as: body.as }),
+        ...(body.update && { update: true }),
+        caller
+      }
       const signal = clientSignal(reply)
 
       if (body.dry_run) return planReply(await downloads.plan(pullRequest, { signal }))

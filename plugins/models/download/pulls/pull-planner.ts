@@ -80,12 +80,13 @@ type Locate = (file: HubFile) => Promise<FileLocation>
 
 export async function planPull(context: DownloadContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
   const { storage, paths, hubs, search } = context
-  const known = resolveName(context, request.model)
+  const update = request.update ? findOrigin(context, request.model) : undefined
+  const known = update ?? resolveName(context, request.model)
   if (known && 'here' in known) return presentPlan(known.here, `It ${originInWords(known.here.origin)}.`)
   const reference = parsePullReference(known?.model ?? request.model, hubs)
   const isLocal = request.caller.isLocal === true
   const privateAddresses = allowedAddresses(context, isLocal)
-  const as = request.as ? parseModelName(request.as) : undefined
+  const as = request.as ? parseModelName(request.as) : update?.as
   const wanted = as ?? reference.name
   if (!wanted) {
     throw new CorralError(
@@ -196,6 +197,19 @@ function resolveName({ catalog, hubs }: DownloadContext, text: string): Meaning 
     model: `hf:${formatModelName(model)}`,
     reason: `${whole} is ${repository} at Hugging Face, published by ${publisher} (source: ${source}).`
   }
+}
+
+/** Returns a stored model's reference at its hub and its name here. @throws CorralError `model_not_found` */
+function findOrigin({ catalog, hubs }: DownloadContext, text: string): Meaning & { as?: ModelName } {
+  const here = requireFiles(catalog.get(parseRequestedName(text)))
+  const { kind, from } = here.origin
+  if (kind !== 'hub') return { here }
+  const as = { ...here.model, variant: here.label }
+  const hub = hubs.find(({ name }) => from.startsWith(`${name}:`))
+  // Files outside of hubs have their address as origin.
+  if (!hub) return { model: from, as }
+  const prefix = hub.prefixes.find(text => /^[^/]+:$/.test(text)) ?? hub.prefixes[0]
+  return { model: `${prefix}${from.slice(hub.name.length + 1)}:${here.label}`, as }
 }
 
 /** Returns the model that a name means here. A missing variant may be at the model's hub. */

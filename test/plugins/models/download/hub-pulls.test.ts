@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { CAPITAL_ANSWER } from '../../../support/corral.ts'
+import { CAPITAL_ANSWER, until } from '../../../support/corral.ts'
 import { ggufBytes } from '../../../support/gguf-writer.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import type { HuggingFaceManners } from '../../../support/hub-emulator/hugging-face.ts'
@@ -19,6 +19,7 @@ import {
   quantizedModels,
   sha256,
   storedDigests,
+  TINY_CHAT,
   timedPull
 } from './support.ts'
 
@@ -131,6 +132,45 @@ t.test('pull requests can take several forms', async t => {
     const sse = await timedPull(corral, { model: 'test/tiny-GGUF:Q8_0' }, { headers: { accept: '*/*' } })
     t.match(sse.type, /^text\/event-stream/)
     t.match(sse.text, /^(: .*\n\n)*(data: \{.*\}\n\n)+$/, 'one data line and one blank line each')
+  })
+})
+
+t.test('an update gets the newest revision of a stored model, which works meanwhile', async t => {
+  const model = 'me/moving'
+  hub.add('test/moving-GGUF', { files: { 'moving-Q8_0.gguf': Q8_0 } })
+  await corral.json('/api/pull', { model: 'hf:test/moving-GGUF', as: model, stream: false })
+  t.equal(await answer(corral, model), CAPITAL_ANSWER)
+  const check = async () => (await corral.json('/api/pull', { model, update: true, dry_run: true })).body
+  t.match(await check(), { present: true, model, label: 'Q8_0' })
+
+  hub.change('test/moving-GGUF', { 'moving-Q8_0.gguf': Q4_K_M })
+  const { id: revision } = (await hub.repository('test/moving-GGUF').at('main'))!
+  t.match(await check(), { present: false, model, label: 'Q8_0', repository: { revision } })
+  hub.bandwidth = { total: MIB / 2 }
+  t.equal((await corral.json('/api/pull', { model, update: true, detach: true })).status, 202)
+  t.equal(await answer(corral, model), CAPITAL_ANSWER, 'the old revision answers')
+  t.match(await pulls(corral), [{ model: `${model}:Q8_0` }], 'while the new one is downloaded')
+  hub.bandwidth = {}
+  await until('the update is finished', async () => (await pulls(corral)).length === 0)
+  t.same(await listed(corral), [model])
+  t.match((await corral.json('/api/show', { model })).body, {
+    origin: { from: 'huggingface:test/moving-GGUF', revision }
+  })
+  await corral.json('/api/stop', { model })
+  t.equal(await answer(corral, model), CAPITAL_ANSWER, 'the new one answers after the next load')
+  const stored = async () => (await storedDigests(join(corral.home, 'models'), '.gguf')).join()
+  await until('the old files are removed', async () => (await stored()) === sha256(Q4_K_M))
+  t.match(await check(), { present: true })
+
+  await corral.json('/api/import', { model: 'me/own', path: TINY_CHAT, stream: false })
+  const own = { model: 'me/own', update: true }
+  t.match((await corral.json('/api/pull', { ...own, dry_run: true })).body, {
+    present: true,
+    repository: { hub: 'import' }
+  })
+  t.match(await corral.json('/api/pull', { ...own, model: 'me/none' }), {
+    status: 404,
+    body: { code: 'model_not_found' }
   })
 })
 
