@@ -17,7 +17,7 @@ export async function buildPage() {
   mkdirSync(to, { recursive: true })
   // tsc writes modules of the page that tests import to subfolders, which must stay.
   for (const entry of readdirSync(to, { withFileTypes: true })) if (entry.isFile()) rmSync(join(to, entry.name))
-  const { metafile, outputFiles } = await build({
+  const options = {
     absWorkingDir: root,
     entryPoints: {
       main: join(from, 'main.tsx'),
@@ -37,7 +37,9 @@ export async function buildPage() {
     chunkNames: '[name]-[hash]',
     tsconfig: join(from, 'tsconfig.json'),
     logLevel: 'error'
-  })
+  }
+  const { inputs } = (await build(options)).metafile
+  const { metafile, outputFiles } = await build({ ...options, plugins: [wholeStart(inputs, join(from, 'app.tsx'))] })
   const names = outputFiles.map(({ path }) => basename(path))
   for (const { path, contents } of outputFiles) {
     writeFileSync(`${path}.gz`, gzipSync(contents, { level: 9 }))
@@ -61,6 +63,24 @@ export async function buildPage() {
   )
   writeFileSync(join(to, 'packages.json'), JSON.stringify([...new Set(packages)].sort()))
   noteInputs(to, [...Object.keys(metafile.inputs), 'plugins/page/browser/index.html', 'scripts/build-page.mjs'])
+}
+
+/**
+ * Makes all modules that are loaded later import the start of the page. Otherwise esbuild splits the start by their needs
+ * into many small files, which compress worse.
+ */
+function wholeStart(inputs, start) {
+  const imports = Object.values(inputs).flatMap(({ imports }) => imports)
+  const later = imports.flatMap(({ kind, path }) => (kind === 'dynamic-import' ? join(root, path) : []))
+  return {
+    name: 'whole-start',
+    setup: ({ onLoad }) =>
+      onLoad({ filter: /\.tsx?$/ }, ({ path }) => {
+        if (!later.includes(path)) return undefined
+        const contents = `${readFileSync(path, 'utf8')}\nimport ${JSON.stringify(start)}`
+        return { contents, loader: path.endsWith('x') ? 'tsx' : 'ts' }
+      })
+  }
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) await buildPage()
