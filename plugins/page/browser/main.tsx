@@ -33,7 +33,7 @@ keepChats()
 watchTools()
 // Run slow first-time browser work before an answer needs it, step by step.
 const atIdle = globalThis.requestIdleCallback ?? setTimeout
-for (const step of [() => formatNumber(0), ...MARKDOWN_STEPS]) {
+for (const step of [() => formatNumber(0), ...MARKDOWN_STEPS, () => import('./parts/found-chats.tsx')]) {
   await new Promise(resolve => atIdle(resolve))
   try {
     await step()

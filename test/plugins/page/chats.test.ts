@@ -3,6 +3,8 @@ import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import type { Chat, Message } from '../../../plugins/page/browser/state/chat-format.ts'
+import { groupChats, startOfDay } from '../../../plugins/page/browser/state/chat-groups.ts'
+import { passageIn, patternOf } from '../../../plugins/page/browser/state/chat-search.ts'
 import {
   type ChatDocument,
   isSameChat,
@@ -118,6 +120,59 @@ t.test('merging is commutative, associative and idempotent, and loses nothing', 
     }).filter(([, holds]) => !holds)
     t.strictSame(faults, [], `seed ${seed}`)
     if (faults.length > 0) break
+  }
+})
+
+t.test('chats are grouped by local days, over changes of the clock and in any time zone', async t => {
+  const before = process.env.TZ
+  t.teardown(() => {
+    if (before === undefined) delete process.env.TZ
+    else process.env.TZ = before
+  })
+  for (const [zone, clock, last, groups] of [
+    // The clock was set back in the night from Saturday to Sunday.
+    ['Europe/Berlin', '2026-10-26T00:10', '2026-10-25T00:00', 'today yesterday yesterday week month 2026-9'],
+    ['Pacific/Kiritimati', '2026-01-01T00:01', '2025-12-31T00:00', 'today yesterday yesterday week month 2025-11'],
+    // The clock is set forward at midnight, so the day begins at one.
+    ['America/Asuncion', '2024-10-06T01:30', '2024-10-05T00:00', 'today yesterday yesterday week month 2024-8']
+  ] as const) {
+    process.env.TZ = zone
+    const now = startOfDay(Date.parse(clock))
+    const yesterday = Date.parse(last)
+    const ages = [now, now - 1, yesterday, yesterday - 1, startOfDay(now, 7) - 1]
+    const chats = ages.map(updatedAt => ({ ...ORIGIN.chat, updatedAt }))
+    const found = groupChats(chats, now).flatMap(({ name, at, chats }) =>
+      chats.map(() => (name === 'month' ? `month ${new Date(at).getFullYear()}-${new Date(at).getMonth()}` : name))
+    )
+    t.equal(found.join(' '), groups, zone)
+  }
+  const odd = [1e300, -1e300].map(updatedAt => ({ ...ORIGIN.chat, updatedAt }))
+  const pinned = { ...ORIGIN.chat, pinned: true }
+  t.strictSame(
+    groupChats([pinned, ...odd], Date.now()).map(({ name, at }) => [name, Number.isFinite(at) && at <= 1e300]),
+    [
+      ['pinned', true],
+      ['today', true],
+      ['month', true]
+    ]
+  )
+})
+
+t.test('passages begin with a whole word and contain the match', async t => {
+  for (const [wanted, text, passage] of [
+    ['NEEDLE', 'A needle.', 'A needle.'],
+    ['a  b', 'x\na\n b', 'x a b'],
+    ['x', 'x', undefined],
+    ['(a+)+$.*', 'It is (a+)+$.*, or not', 'It is (a+)+$.*, or not'],
+    ['straße', 'İİİ Straße', 'İİİ Straße'],
+    ['needle', `${'word '.repeat(20)}needle`, `…${'word '.repeat(5)}needle`],
+    ['针', `${'干草'.repeat(40)}针 `, undefined],
+    ['针头', `${'干草'.repeat(40)}针头`, `…${'干草'.repeat(15)}针头`],
+    ['needle', `${'👍'.repeat(40)}needle${'👍'.repeat(100)}`, `…${'👍'.repeat(15)}needle${'👍'.repeat(72)}`]
+  ] as const) {
+    const pattern = patternOf(wanted)
+    t.equal(pattern && passageIn(text, pattern), passage, wanted)
+    if (passage) t.equal(passage.split(pattern!).length, 3, `${wanted} is marked`)
   }
 })
 

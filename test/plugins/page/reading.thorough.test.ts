@@ -169,9 +169,9 @@ test('links use definitions at the end of the answer', {}, async (t, { page }) =
   }
 })
 
-test('the page stays usable with a thousand chats and a chat of 200 messages', {}, async (t, { page }) => {
+test('the page stays usable with five thousand chats and a chat of 200 messages', {}, async (t, { page }) => {
   await messageField(page).waitFor()
-  const chats = Array.from({ length: 1000 }, (_, number) => ({
+  const chats = Array.from({ length: 5000 }, (_, number) => ({
     id: `chat-${number}`,
     title: `Chat number ${number}`,
     leaf: `answer-${number}`,
@@ -194,14 +194,14 @@ test('the page stays usable with a thousand chats and a chat of 200 messages', {
   chats.at(-1)!.leaf = 'many-199'
   const buffer = Buffer.from(JSON.stringify({ corral: 'chats', version: 1, chats, messages }))
   await page.getByLabel('Import chats').setInputFiles({ name: 'chats.json', mimeType: 'application/json', buffer })
-  await page.getByText('1000 chats imported.').waitFor()
+  await page.getByText('5000 chats imported.').waitFor()
   await page.reload()
   const lines = page.locator('.chat-line')
-  await until('all chats are listed', async () => (await lines.count()) === 1000)
+  await until('all chats are listed', async () => (await lines.count()) === 5000)
   await becomesReady(page)
   const unthrottle = await throttle(page)
   const tasks = await recordTasks(page)
-  await page.evaluate("document.querySelector('.chat-line a[href$=chat-999]').click()")
+  await page.evaluate("document.querySelector('.chat-line a[href$=chat-4999]').click()")
   const count = () => page.evaluate("document.querySelectorAll('article').length")
   await until('all messages are shown', async () => (await count()) === 200, PATIENCE)
   t.comment(`opened a chat of 200 messages, throttled: ${(await tasks()).text}`)
@@ -210,11 +210,28 @@ test('the page stays usable with a thousand chats and a chat of 200 messages', {
   await lastHeading.waitFor()
   t.ok(await lastHeading.isVisible(), 'a chat is opened at its end')
   const open = (title: string) => page.getByRole('link', { name: title }).click()
-  await open('Chat number 998')
-  await page.getByText('Needle 998.').waitFor()
-  await page.getByRole('searchbox', { name: 'Search chats' }).fill('needle 517')
+  await open('Chat number 4998')
+  await page.getByText('Needle 4998.').waitFor()
+  const search = page.getByRole('searchbox', { name: 'Search chats' })
+  const searching = await recordTasks(page)
+  await search.fill('needle 517.')
+  await page.locator('mark').getByText('Needle 517.').waitFor()
+  t.comment(`searched all chats: ${(await searching()).text}`)
   await open('Chat number 517')
-  await page.getByText('Needle 517.').waitFor()
+  await page.getByText('Needle 517.').last().waitFor()
+
+  t.comment('a long chat is opened at the message that was found')
+  await search.fill('question 42')
+  await open('Chat number 4999')
+  const found = page.getByRole('article').getByText('Question 42', { exact: true })
+  await until('the message is in view', () =>
+    found.evaluate(element => {
+      const { top, bottom } = element.getBoundingClientRect()
+      return top > 0 && bottom < (globalThis as unknown as { innerHeight: number }).innerHeight
+    })
+  )
+  await until('and stays there', async () => (await count()) === 200, PATIENCE)
+  t.ok(await found.evaluate(element => element.getBoundingClientRect().top > 0))
 })
 
 /** Lists the words of tables that are broken over two lines. */

@@ -14,7 +14,8 @@ import {
   isReady,
   messagesOf,
   type OpenChat,
-  openChat
+  openChat,
+  sought
 } from '../state/chats.ts'
 import { branchTo, isUnderWay } from '../state/conversation-tree.ts'
 import { tellFinished } from '../state/finished.ts'
@@ -256,6 +257,15 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
         .map(message => <MessageView key={message.peek().id} message={message} opened={opened} />),
     [branch.value, count]
   )
+  useEffect(() => {
+    const found = branch.value.some(message => message.peek().id === sought.value)
+    const article = found && document.getElementById(`m-${sought.value}`)
+    if (!article) return
+    sought.value = ''
+    isFollowing.value = false
+    article.scrollIntoView()
+    article.animate({ background: ['var(--accent-wash)', 'transparent'] }, 3000)
+  }, [shown, sought.value])
   const last = useComputed(() => branch.value.at(-1)?.value)
   /** The scroll position that was set to follow the text. */
   const followed = useRef(0)

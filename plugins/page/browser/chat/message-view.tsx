@@ -47,7 +47,13 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
   if (edited.value === message.id) return <Editor message={message} />
   const fork = async () => go(['chat', (await forkChat(message.chat, {}, message.id)).id])
   return (
-    <article ref={article} class={`message is-${message.role}`} aria-label={name} aria-busy={isBusy}>
+    <article
+      ref={article}
+      id={`m-${message.id}`}
+      class={`message is-${message.role}`}
+      aria-label={name}
+      aria-busy={isBusy}
+    >
       {message.role === 'assistant' ? <AnswerBody message={message} /> : <QuestionBody message={message} />}
       {!isBusy && (
         <footer class="message-foot">

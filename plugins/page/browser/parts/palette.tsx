@@ -1,4 +1,5 @@
 import { useSignal } from '@preact/signals'
+import type { ComponentChild } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { changeChat, chats } from '../state/chats.ts'
 import { may } from '../state/me.ts'
@@ -7,15 +8,17 @@ import { go, route } from '../state/route.ts'
 import { chatModels } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { Dialog } from './controls.tsx'
+import { useFoundChats } from './found-chats.tsx'
 import { Icon, type IconName } from './icons.tsx'
-import { useFoundChats } from './view-hooks.ts'
 
 interface Entry {
   id: string
   icon: IconName
-  text: string
+  text: ComponentChild
   /** The keyboard shortcut for it. */
   keys?: string
+  /** The text that was found in a chat. */
+  passage?: ComponentChild
   run: () => void
 }
 
@@ -48,7 +51,7 @@ export function Palette({ onClose }: { onClose: () => void }) {
   ]
   const models = current && words !== '' ? chatModels.value : []
   const entries: Entry[] = [
-    ...commands.filter(({ text }) => text.toLowerCase().includes(words)),
+    ...commands.filter(({ text }) => String(text).toLowerCase().includes(words)),
     ...models
       .filter(({ name }) => name.toLowerCase().includes(words))
       .map(({ name: model }) => ({
@@ -57,7 +60,16 @@ export function Palette({ onClose }: { onClose: () => void }) {
         text: fill(t.useModel, { model }),
         run: () => void changeChat(current!.id, { model })
       })),
-    ...found.map(({ id, title }) => ({ ...show('chat', id), icon: 'chat' as const, text: title || t.untitled }))
+    ...[...found].slice(0, MAX_COUNT).map(([{ id, title }, chat]) => ({
+      id,
+      icon: 'chat' as const,
+      text: chat.title || title || t.untitled,
+      passage: chat.passage,
+      run() {
+        go(['chat', id])
+        chat.seek()
+      }
+    }))
   ].slice(0, MAX_COUNT)
   const choose = (entry: Entry | undefined) => {
     if (!entry) return
@@ -104,7 +116,10 @@ export function Palette({ onClose }: { onClose: () => void }) {
             onClick={() => choose(entry)}
           >
             <Icon name={entry.icon} size={16} />
-            <span dir="auto">{entry.text}</span>
+            <span dir="auto">
+              {entry.text}
+              {entry.passage}
+            </span>
             {entry.keys && <kbd>{entry.keys}</kbd>}
           </div>
         ))}

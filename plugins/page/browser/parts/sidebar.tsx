@@ -4,7 +4,8 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import { key } from '../state/api.ts'
 import { exportChats, exportMarkdown, importChats } from '../state/chat-files.ts'
 import type { Chat } from '../state/chat-format.ts'
-import { changeChat, chats } from '../state/chats.ts'
+import { groupChats } from '../state/chat-groups.ts'
+import { changeChat, chats, sortedChats, today } from '../state/chats.ts'
 import { switchNotifications } from '../state/finished.ts'
 import { allowedTools } from '../state/hosted-tools.ts'
 import { deleteEverywhere } from '../state/kept-chats.ts'
@@ -16,9 +17,10 @@ import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../
 import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
 import { formatNumber } from './formats.ts'
 import { Form } from './forms.tsx'
+import type { Found, FoundChat } from './found-chats.tsx'
 import { Icon, type IconName } from './icons.tsx'
 import { later } from './layout.tsx'
-import { useFoundChats, useGradually } from './view-hooks.ts'
+import { useGradually } from './view-hooks.ts'
 
 /** The views and chats, hidden behind a button on narrow screens. */
 export function Sidebar() {
@@ -28,7 +30,6 @@ export function Sidebar() {
   useEffect(() => {
     isOpen.value = false
   }, [route.value])
-  const found = useFoundChats(wanted.value)
   const toggle = () => {
     if (matchMedia('(max-width: 760px)').matches) isOpen.value = !isOpen.value
     else toggleSidebar()
@@ -60,7 +61,7 @@ export function Sidebar() {
             onInput={text => (wanted.value = text)}
           />
         )}
-        <ChatList key={wanted.value} chats={found} />
+        {wanted.value === '' ? <ChatList /> : <FoundChats key={wanted.value} wanted={wanted.value} list={ChatList} />}
         {chats.value.size === 0 && <p class="sidebar-note">{t.noChats}</p>}
         <PageMenu />
       </aside>
@@ -68,6 +69,7 @@ export function Sidebar() {
   )
 }
 
+const FoundChats = later(async () => (await import('./found-chats.tsx')).FoundChats)
 const AllowedTools = later(async () => (await import('../chat/tool-picker.tsx')).AllowedTools)
 
 /** Theme, language, import and export, and sign-out. */
@@ -210,21 +212,36 @@ function ViewLink(props: { view: string; icon: IconName; text: string; note?: Co
 /** Lines rendered at first, and added in each following frame. */
 const LINES_A_FRAME = 100
 
-function ChatList({ chats }: { chats: readonly Chat[] }) {
+/** @param found the chats to list; absent for all chats */
+function ChatList({ found }: { found?: Found }) {
+  const t = texts.value
+  const chats = found ? [...found.keys()] : sortedChats.value
   const count = useGradually(chats.length, LINES_A_FRAME)
-  return <ul class="chat-list">{chats.slice(0, count).map(lineOf)}</ul>
+  const month = new Intl.DateTimeFormat(shownLanguage.value, { month: 'long', year: 'numeric' })
+  return (
+    <div class="chat-list">
+      {groupChats(chats.slice(0, count), today.value).map(({ name, at, chats }) => (
+        <section key={name === 'month' ? at : name}>
+          <h3>{name === 'month' ? month.format(at) : t.chatGroups[name]}</h3>
+          <ul>{chats.map(chat => lineOf(chat, found?.get(chat)))}</ul>
+        </section>
+      ))}
+    </div>
+  )
 }
 
-/** Cached lines. A line is rendered again only if its chat has changed. */
-const lines = new WeakMap<Chat, ComponentChild>()
+/** Cached lines. A line is rendered again only if its chat or what was found in it has changed. */
+const lines = new WeakMap<Chat, { line: ComponentChild; found: FoundChat | undefined }>()
 
-function lineOf(chat: Chat): ComponentChild {
-  const line = lines.get(chat) ?? <ChatLine key={chat.id} chat={chat} />
-  lines.set(chat, line)
+function lineOf(chat: Chat, found: FoundChat | undefined): ComponentChild {
+  const known = lines.get(chat)
+  if (known && known.found === found) return known.line
+  const line = <ChatLine key={chat.id} chat={chat} found={found} />
+  lines.set(chat, { line, found })
   return line
 }
 
-function ChatLine({ chat }: { chat: Chat }) {
+function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined }) {
   const t = texts.value
   const [state, setState] = useState<'' | 'renaming' | 'deleting'>('')
   const title = chat.title || t.untitled
@@ -258,9 +275,10 @@ function ChatLine({ chat }: { chat: Chat }) {
   }
   return (
     <li class={`chat-line ${isCurrent ? 'is-current' : ''}`}>
-      <a href={linkTo('chat', chat.id)} aria-current={isCurrent ? 'page' : undefined} dir="auto">
+      <a href={linkTo('chat', chat.id)} aria-current={isCurrent ? 'page' : undefined} dir="auto" onClick={found?.seek}>
         {chat.pinned && <Icon name="pin" size={14} />}
-        {title}
+        {found?.title || title}
+        {found?.passage}
       </a>
       <Menu label={`${t.more}: ${title}`}>
         {() => (

@@ -1,30 +1,5 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { type ApiError, ask, key } from '../state/api.ts'
-import type { Chat } from '../state/chat-format.ts'
-import { findInMessages, sortedChats } from '../state/chats.ts'
-
-/** Messages are searched after this many milliseconds without a key press. */
-const SEARCH_DELAY = 200
-
-/** The chats whose title or messages contain the words. Titles match immediately, messages a moment later. */
-export function useFoundChats(wanted: string): Chat[] {
-  const words = wanted.toLowerCase().trim()
-  const [inTexts, setInTexts] = useState<ReadonlySet<string>>(new Set())
-  useEffect(() => {
-    setInTexts(new Set())
-    if (words.length < 2) return
-    let isGone = false
-    const timer = setTimeout(async () => {
-      const found = await findInMessages(words)
-      if (!isGone) setInTexts(found)
-    }, SEARCH_DELAY)
-    return () => {
-      isGone = true
-      clearTimeout(timer)
-    }
-  }, [words])
-  return sortedChats.value.filter(({ id, title }) => title.toLowerCase().includes(words) || inTexts.has(id))
-}
 
 /**
  * Returns how many items of a long list to render: some at first and more after each frame, so that no frame is late.

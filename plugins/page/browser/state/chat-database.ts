@@ -47,6 +47,10 @@ export const storedChats = (): Promise<Chat[]> => rowsOf(database?.getAll('chats
 export const storedMessages = (chat?: string): Promise<Message[]> =>
   rowsOf(chat === undefined ? database?.getAll('messages') : database?.getAllFromIndex('messages', 'chat', chat))
 
+/** Some of all messages, in the order of their ids. @param last id of the message before them */
+export const messagesAfter = (last: string, count: number): Promise<Message[]> =>
+  rowsOf(database?.getAll('messages', IDBKeyRange.lowerBound(last, true), count))
+
 export const storedChat = async (id: string): Promise<Chat | undefined> => await database?.get('chats', id)
 export const storedMessage = async (id: string): Promise<Message | undefined> => await database?.get('messages', id)
 

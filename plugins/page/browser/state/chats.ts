@@ -2,6 +2,7 @@ import { batch, computed, type Signal, signal } from '@preact/signals'
 import { newId, openChannel } from './browser-storage.ts'
 import { openDatabase, storedChat, storedChats, storedMessage, storedMessages, writeChanges } from './chat-database.ts'
 import type { Chat, Message } from './chat-format.ts'
+import { startOfDay } from './chat-groups.ts'
 import { branchTo, getSiblings, newestLeafBelow, titleOf, withDescendants } from './conversation-tree.ts'
 import { keepDraft } from './drafts.ts'
 import { type ChatDocument, isSameChat, mergeChats, withChange } from './merge-chats.ts'
@@ -21,6 +22,19 @@ export const sortedChats = computed(() =>
     (a, b) => Number(b.pinned ?? false) - Number(a.pinned ?? false) || b.updatedAt - a.updatedAt
   )
 )
+
+/** Start of the current day. */
+export const today = signal(0)
+let midnight: ReturnType<typeof setTimeout> | undefined
+function noteDay(): void {
+  clearTimeout(midnight)
+  const now = Date.now()
+  today.value = startOfDay(now)
+  midnight = setTimeout(noteDay, startOfDay(now, -1) - now)
+}
+noteDay()
+// Timers stop while the machine sleeps, and travellers change the time zone.
+document.addEventListener('visibilitychange', noteDay)
 
 export interface OpenChat {
   readonly messages: ReadonlyMap<string, Signal<Message>>
@@ -240,7 +254,7 @@ export async function forkChat(id: string, change: Partial<Chat>, end?: string):
   return fork
 }
 
-/** Reads all chats with their messages, for export and search. */
+/** Reads all chats with their messages, for export. */
 export async function readAll(): Promise<{ chats: Chat[]; messages: Message[] }> {
   const stored = await storedMessages()
   const inMemory = [...open.keys()].flatMap(id => [...messagesOf(id).values()])
@@ -283,9 +297,8 @@ async function store(changes: { chats: Chat[]; messages: Message[]; goneMessages
   else for (const { id: chat } of changes.chats) post({ chat, changed: messages.map(({ id }) => id), gone: [...gone] })
 }
 
-/** Returns the ids of chats whose messages contain a text. @param words in lower case */
-export async function findInMessages(words: string): Promise<Set<string>> {
-  const { messages } = await readAll()
-  const found = messages.filter(({ content }) => content.toLowerCase().includes(words))
-  return new Set(found.map(({ chat }) => chat))
-}
+/** Whether the messages of a chat are in memory. */
+export const isOpen = (id: string): boolean => open.has(id)
+
+/** Id of a message that its chat scrolls to once it is shown. */
+export const sought = signal('')
