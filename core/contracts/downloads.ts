@@ -3,7 +3,7 @@ import type { ModelName } from '../models/model-name.ts'
 import type { Caller } from './callers.ts'
 import type { FileLocation, HubRepository } from './hubs.ts'
 import type { ModelDefaults, Origin } from './models.ts'
-import type { PlanReply, PullReply, Recommendation, SearchReply } from './native-records.ts'
+import type { CardReply, PlanReply, PullReply, Recommendation, SearchReply } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
@@ -100,6 +100,8 @@ declare module './hubs.ts' {
      * model of this name has another origin, `address_not_allowed`, `rate_limited`
      */
     plan(request: PullRequest, waiting: Waiting): Promise<PullPlan>
+    /** Returns what a repository says about itself. @throws as `plan` */
+    card(request: PullRequest, waiting: Waiting): Promise<CardReply>
     /** Recommends models, and says whether they fit this machine. No hub is asked. */
     recommended(): Promise<Recommendation[]>
     /** Searches hubs that answer. @throws CorralError `invalid_request` if none can search, or the first error */

@@ -27,6 +27,8 @@ export interface HubRepository {
   /** The hub requires agreement to terms first. */
   gated: boolean
   files: HubFile[]
+  /** The commit's page of the folder with its files, with a final slash, and a template that the hub has read in one. */
+  page?: { folder: string; chatTemplate?: string }
   /** Private data of the hub, such as a server's address. */
   more?: Record<string, string>
 }

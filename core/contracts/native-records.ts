@@ -325,6 +325,17 @@ export const SearchReplySchema = Titled('SearchReply', {
 })
 export type SearchReply = Static<typeof SearchReplySchema>
 
+export const RepositoryCardSchema = Titled('RepositoryCard', {
+  ...PullPlanSchema.properties.repository.properties,
+  license: Type.Optional(Text('Such as apache-2.0')),
+  capabilities: Texts(
+    'tools, thinking, vision, audio, embedding, rerank, transcribe, speak or draw, as far as its files show'
+  ),
+  readme: Type.Optional(Text('Markdown without its front matter, at most 100,000 characters; absent if there is none')),
+  readme_address: Text('Address of the README at the hub, to which its links are relative')
+})
+export type CardReply = Static<typeof RepositoryCardSchema>
+
 /** A model that corral recommends, from its publisher. */
 export const RecommendationSchema = Titled('Recommendation', {
   model: Text('The reference for pulling it'),
@@ -332,7 +343,8 @@ export const RecommendationSchema = Titled('Recommendation', {
   size: Bytes('About the bytes of its smallest good variant'),
   license: Type.String(),
   about: Type.Record(Type.String(), Type.String(), { description: 'A sentence by language, at least in `en`' }),
-  memory: room
+  memory: room,
+  size_class: Type.Enum(['small', 'medium', 'large', 'too_large'], { description: 'By the memory of this machine' })
 })
 export type Recommendation = Static<typeof RecommendationSchema>
 

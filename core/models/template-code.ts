@@ -1,3 +1,5 @@
+import type { Capability } from '../contracts/models.ts'
+
 /** A string in a template. An unterminated one extends to the end, so that the regex does not retry inside it. */
 const QUOTED = /'(?:\\.?|[^'\\])*(?:'|$)|"(?:\\.?|[^"\\])*(?:"|$)/gs
 
@@ -10,3 +12,15 @@ export function templateCode(template: string): string[] {
 
 /** Returns a piece of code with empty strings. */
 export const withoutStrings = (code: string): string => code.replace(QUOTED, "''")
+
+const THINKING =
+  /<think>|<\/think>|enable_thinking|reasoning_content|reasoning_effort|\[THINK\]|<seed:think>|<\|channel\|?>(analysis|thought)/
+
+/** Returns whether a chat template supports tools and thinking. */
+export function templateCapabilities(template = ''): Capability[] {
+  const capabilities: Capability[] = []
+  // Only variables matter, not text or strings.
+  if (templateCode(template).some(code => /(?<!\.)\btools\b/.test(withoutStrings(code)))) capabilities.push('tools')
+  if (THINKING.test(template)) capabilities.push('thinking')
+  return capabilities
+}

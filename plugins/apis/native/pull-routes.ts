@@ -10,6 +10,7 @@ import {
   PullPlanSchema,
   PullSchema,
   RecommendationSchema,
+  RepositoryCardSchema,
   SearchReplySchema
 } from '../../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../../core/contracts/progress.ts'
@@ -144,9 +145,21 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
     }
   })
 
+  route('GET /card', 'showCard', 'Show what a repository says about itself', {
+    role: 'operator',
+    querystring: Type.Object({ model: Text('As in POST /api/pull') }),
+    response: json('The README, licence and capabilities', RepositoryCardSchema),
+    errors: [...NAMED, ...SEARCH_ERRORS, ...HUB_ERRORS],
+    handler: async ({ query: { model }, caller }, reply) =>
+      await downloads.card({ model, caller }, { signal: clientSignal(reply) })
+  })
+
   route('GET /recommended', 'listRecommended', 'Recommend models for this machine', {
     role: 'operator',
-    response: json('By purpose', Loose({ models: Type.Array(RecommendationSchema) })),
+    response: json(
+      'For each purpose, the largest that fits first',
+      Loose({ models: Type.Array(RecommendationSchema) })
+    ),
     handler: async () => ({ models: await downloads.recommended() })
   })
 

@@ -45,6 +45,7 @@ import {
   planPull,
   variantWithFiles
 } from './pulls/pull-planner.ts'
+import { readCard } from './pulls/repository-card.ts'
 import { TransferThread } from './transfer/transfers.ts'
 
 export default definePlugin({
@@ -291,6 +292,7 @@ export function createDownloads(options: DownloadsOptions) {
 
     plan: (request, waiting) => whenListing(request.caller, waiting, () => planPull(context, request, waiting)),
 
+    card: (request, waiting) => whenListing(request.caller, waiting, () => readCard(context, request, waiting)),
     recommended: async () => recommendedModels(await context.memory()),
     search: (request, waiting) =>
       whenListing(request.caller, { signal: waiting.signal }, () => searchHubs(context, request, waiting)),

@@ -208,6 +208,7 @@ function createHfLikeHub(options: HfLikeHub, { title, endpoint, send: sendToHub 
         address: pageUrl(id),
         gated: typeof info?.gated === 'string' ? info.gated !== 'false' : info?.gated === true,
         files: files!,
+        page: { folder: `${pageUrl(id)}/blob/${encodePath(ref)}/`, ...ggufTemplate(info) },
         more: { ref }
       }
     },
@@ -237,6 +238,12 @@ function createHfLikeHub(options: HfLikeHub, { title, endpoint, send: sendToHub 
       throw hubRefusal(isAboutTerms ? 'gated' : kind, response, about, Date.now())
     }
   }
+}
+
+/** Returns the chat template that the hub has read in a GGUF file. */
+function ggufTemplate(info: Record<string, unknown> | undefined) {
+  const template = isObject(info?.gguf) ? info.gguf.chat_template : undefined
+  return typeof template === 'string' ? { chatTemplate: template } : {}
 }
 
 /** Returns the hub's spelling of a name, which differs in case or because the repository was renamed. */

@@ -79,6 +79,7 @@ function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string
         address: pageUrl(id),
         gated: false,
         files,
+        page: { folder: `${pageUrl(id)}/file/view/${encodePath(revision)}/` },
         more: { ref: revision, ...(inCheck.length > 0 ? { inCheck: JSON.stringify(inCheck) } : {}) }
       }
     },

@@ -12,7 +12,7 @@ import {
 } from '../../../core/models/gguf-file.ts'
 import { type FileRole, ggufPurpose, labelFromFileName } from '../../../core/models/gguf-file-name.ts'
 import { safetensorsLabel } from '../../../core/models/model-folder.ts'
-import { templateCode, withoutStrings } from '../../../core/models/template-code.ts'
+import { templateCapabilities } from '../../../core/models/template-code.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { printable } from '../../../core/system/printable.ts'
 import { type FileIdentity, readOpened, withRegularFile } from '../../../core/system/regular-file.ts'
@@ -228,9 +228,6 @@ const MAX_RERANKER_LABELS = 2
 const EMBEDDING_TAGS = new Set(['feature-extraction', 'sentence-similarity', 'sentence-transformers'])
 const TEXT_TAGS = new Set(['text-generation', 'text2text-generation', 'conversational', 'image-text-to-text'])
 
-const THINKING =
-  /<think>|<\/think>|enable_thinking|reasoning_content|reasoning_effort|\[THINK\]|<seed:think>|<\|channel\|?>(analysis|thought)/
-
 export interface CapabilityFacts {
   architecture?: string
   poolingType?: number
@@ -263,15 +260,6 @@ export function getCapabilities(facts: CapabilityFacts): Capability[] {
   if (facts.projector?.vision) capabilities.push('vision')
   if (facts.projector?.audio) capabilities.push('audio')
   if (facts.hasFillInToken) capabilities.push('insert')
-  return capabilities
-}
-
-/** Returns whether a chat template supports tools and thinking. */
-export function templateCapabilities(template = ''): Capability[] {
-  const capabilities: Capability[] = []
-  // Only variables matter, not text or strings.
-  if (templateCode(template).some(code => /(?<!\.)\btools\b/.test(withoutStrings(code)))) capabilities.push('tools')
-  if (THINKING.test(template)) capabilities.push('thinking')
   return capabilities
 }
 

@@ -23,6 +23,7 @@ import type { StoredFile, StoredVariant } from '../../../core/contracts/storage.
 import { CorralError, isSystemError } from '../../../core/errors.ts'
 import type { ModelName } from '../../../core/models/model-name.ts'
 import { conflictingVariant, haveSameContent } from '../../../core/models/stored-variant.ts'
+import { templateCapabilities } from '../../../core/models/template-code.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { writeJsonFile } from '../../../core/system/json-file.ts'
@@ -31,7 +32,7 @@ import { type FileIdentity, isSameFile, pathOfOpened, withRegularFile } from '..
 import { withShortLock } from '../../../core/system/short-lock.ts'
 import { synced } from '../../../core/system/synced.ts'
 import { findLabel, MANIFEST_FILE, type Manifest } from './manifest.ts'
-import { type ModelSource, refuseSource, type SourceFile, templateCapabilities } from './model-files.ts'
+import { type ModelSource, refuseSource, type SourceFile } from './model-files.ts'
 import { labelTaken, modelExists } from './refusals.ts'
 
 /** A revision whose files are staged. */

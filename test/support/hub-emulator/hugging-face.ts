@@ -175,7 +175,8 @@ async function info(
   const counts = { lastModified: '2026-01-02T03:04:05.000Z', downloads: 3, likes: 0, tags: ['gguf'], disabled: false }
   const names = { _id: '66f0c0ffee0000000000abcd', id: name, modelId: name, author: name.split('/')[0] }
   const sha = manners.revisions ? { sha: commit.id } : {}
-  exchange.json(200, { ...names, ...sha, ...counts, private: isPrivate, gated, siblings }, LIMITS)
+  const gguf = settings.chatTemplate && { gguf: { architecture: 'llama', chat_template: settings.chatTemplate } }
+  exchange.json(200, { ...names, ...sha, ...counts, ...gguf, private: isPrivate, gated, siblings }, LIMITS)
 }
 
 async function tree(

@@ -12,6 +12,8 @@ export interface EmulatedRepository {
   downloads?: number
   likes?: number
   license?: string
+  /** That the hub has read in a GGUF file. */
+  chatTemplate?: string
   task?: string
   /** A token that may read the repository although it is private or gated. */
   token?: string

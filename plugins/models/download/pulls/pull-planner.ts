@@ -76,10 +76,10 @@ const PLAIN_NAME = /^[^/:@]+(?:\/[^/:@]+)?(?::[^/:@]+)?$/
 
 const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 
-type Locate = (file: HubFile) => Promise<FileLocation>
+export type Locate = (file: HubFile) => Promise<FileLocation>
 
 export async function planPull(context: DownloadContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
-  const { storage, paths, hubs, search } = context
+  const { storage, paths, hubs } = context
   const update = request.update ? findOrigin(context, request.model) : undefined
   const known = update ?? resolveName(context, request.model)
   if (known && 'here' in known) return presentPlan(known.here, `It ${originInWords(known.here.origin)}.`)
@@ -98,12 +98,10 @@ export async function planPull(context: DownloadContext, request: PullRequest, w
   const isNamed = !as && !reference.hub && !reference.revision && !reference.variant?.includes('/')
   const here = isNamed ? storage.find({ ...wanted, variant: reference.variant }) : undefined
   if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
-  const names = reference.hub === undefined ? search : [reference.hub]
-  const searched = names.flatMap(name => hubs.find(hub => hub.name === name) ?? [])
   context.transfers.prepare()
   let found: { hub: Hub; repository: HubRepository }
   try {
-    found = await findRepository(searched, { ...reference, privateAddresses }, waiting)
+    found = await findRepository(context, { ...reference, privateAddresses }, waiting)
   } catch (error) {
     // A model that was imported or made here needs no hub.
     const isAbsent = error instanceof CorralError && ['repo_not_found', 'hub_unreachable'].includes(error.code)
@@ -121,7 +119,7 @@ export async function planPull(context: DownloadContext, request: PullRequest, w
   })
   const files = await withSizes(choice.files, locate)
   const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
-  const { files: _, ...place } = repository
+  const { files: _, page: __, ...place } = repository
   const libraryName = getLibraryName(request, { owner, name })
   const planned = {
     ...choice,
@@ -170,7 +168,7 @@ type Meaning = { here: StoredVariant } | { model: string; reason?: string }
  * @returns undefined for names and addresses of hubs
  * @throws CorralError `repo_not_found` for an unknown short name; `model_not_found` if it is ambiguous
  */
-function resolveName({ catalog, hubs }: DownloadContext, text: string): Meaning | undefined {
+export function resolveName({ catalog, hubs }: DownloadContext, text: string): Meaning | undefined {
   const whole = text.trim()
   const isHubs = hubs.some(({ prefixes }) =>
     prefixes.some(prefix => whole.toLowerCase().startsWith(prefix.toLowerCase()))
@@ -254,7 +252,13 @@ function presentPlan(variant: StoredVariant, reason: string, warnings: string[] 
 }
 
 /** Uses the first hub with the repository. A failed hub is reported only if no later hub has it. */
-async function findRepository(hubs: readonly Hub[], { id, revision, privateAddresses }: HubRequest, waiting: Waiting) {
+export async function findRepository(
+  { hubs: all, search }: Pick<DownloadContext, 'hubs' | 'search'>,
+  { hub: named, id, revision, privateAddresses }: HubRequest & { hub?: string },
+  waiting: Waiting
+) {
+  const names = named === undefined ? search : [named]
+  const hubs = names.flatMap(name => all.find(hub => hub.name === name) ?? [])
   const failures: CorralError[] = []
   const request = { id, ...(revision && { revision }), ...(privateAddresses && { privateAddresses }) }
   for (const hub of hubs) {
@@ -301,8 +305,13 @@ async function choose(
   const files = requireFewModelFiles(id, repository.files)
   const toRead = filesToRead(files, { variant: wanted.variant, file: wanted.file })
   const { index, config: configPath, headers = [] } = toRead
-  const read = async (path: string | undefined) =>
-    path === undefined ? undefined : await readJson(context, repository, path, locate, signal)
+  const read = async (path: string | undefined) => {
+    if (path === undefined) return undefined
+    const text = await readText(context, repository, path, locate, signal)
+    const { value, fault } = await parseUntrustedJson(text, { python: true })
+    if (fault !== undefined) throw unusable(repository, path, fault)
+    return value
+  }
   const weights = await read(index)
   const config = await read(configPath)
   const choice = chooseFiles({
@@ -340,13 +349,14 @@ async function readHeaders(files: readonly HubFile[], paths: string[], locate: L
   return new Map(await Promise.all(wanted.map(read)))
 }
 
-async function readJson(
-  { paths, transfers }: DownloadContext,
+/** Downloads a small file of a repository. @throws CorralError as `Hub.locate`, and if the file is too large */
+export async function readText(
+  { paths, transfers }: Pick<DownloadContext, 'paths' | 'transfers'>,
   repository: HubRepository,
   path: string,
   locate: Locate,
   signal: AbortSignal
-): Promise<unknown> {
+): Promise<string> {
   const file = repository.files.find(listed => listed.path === path)!
   // A folder without a record is removed at the next start if corral crashes.
   const folder = join(paths.downloads, `plan-${randomBytes(6).toString('hex')}`)
@@ -365,10 +375,7 @@ async function readJson(
       signal,
       onProgress: () => undefined
     })
-    const text = await readFile(target, 'utf8')
-    const { value, fault } = await parseUntrustedJson(text, { python: true })
-    if (fault !== undefined) throw unusable(repository, path, fault)
-    return value
+    return await readFile(target, 'utf8')
   } finally {
     await rm(folder, { recursive: true, force: true, maxRetries: 3 })
   }

@@ -135,6 +135,38 @@ t.test('pull requests can take several forms', async t => {
   })
 })
 
+t.test('a card shows what a repository says about itself', async t => {
+  const card = async (model: string) => await corral.json(`/api/card?model=${encodeURIComponent(model)}`)
+  const readme = `---\nlicense: mit\n---\n# Bird\n[more](./docs)\n`
+  const files = { 'Bird-Q8_0.gguf': Q8_0, 'mmproj-Bird.gguf': Q8_0 }
+  hub.add('test/bird-GGUF', { files: { ...files, 'ReadMe.md': readme }, chatTemplate: '{{ tools }}<think>' })
+  hub.add('test/bare-GGUF', { files, revisions: { v2: { ...files, 'README.md': { size: 2 * MIB } } } })
+  const { id: revision } = (await hub.repository('test/bird-GGUF').at('main'))!
+  const address = `${hub.url}/test/bird-GGUF`
+  t.strictSame(await card('test/bird-GGUF:Q8_0'), {
+    status: 200,
+    body: {
+      ...{ hub: 'huggingface', id: 'test/bird-GGUF', revision, address, gated: false, license: 'mit' },
+      capabilities: ['tools', 'thinking', 'vision'],
+      readme: '# Bird\n[more](./docs)',
+      readme_address: `${address}/blob/main/ReadMe.md`
+    }
+  })
+  const before = hub.traffic.bytes('README.md')
+  for (const model of ['test/bare-GGUF', 'test/bare-GGUF@v2']) {
+    const { status, body } = await card(model)
+    t.match({ status, ...body }, { status: 200, capabilities: ['vision'], readme_address: `${hub.url}/test/bare-GGUF` })
+    t.notOk('readme' in body, 'without a README, or with one that is too large')
+  }
+  t.equal(hub.traffic.bytes('README.md'), before)
+  t.match(await card('test/none'), { status: 404, body: { code: 'repo_not_found' } })
+  t.match(await card('me/../x'), { status: 400, body: { code: 'invalid_model_name' } })
+  t.same(readdirSync(join(corral.home, 'models', '.downloads')), [], 'no files remain')
+  const fault = hub.fault({ on: 'info', kind: 'status', status: 503 })
+  t.match(await card('test/bird-GGUF'), { body: { code: 'hub_unreachable' } })
+  fault.remove()
+})
+
 t.test('an update gets the newest revision of a stored model, which works meanwhile', async t => {
   const model = 'me/moving'
   hub.add('test/moving-GGUF', { files: { 'moving-Q8_0.gguf': Q8_0 } })

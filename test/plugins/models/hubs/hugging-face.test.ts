@@ -56,7 +56,9 @@ const list = (hub: Hub, id = 'acme/Tiny', revision?: string) =>
 const LISTING = '/api/models/acme/Tiny/revision/main'
 
 t.test('one request lists a repository with sizes and digests', async t => {
-  const server = await serveRoutes(t, { [LISTING]: info({ id: 'Acme/tiny', gated: 'auto' }) })
+  const server = await serveRoutes(t, {
+    [LISTING]: info({ id: 'Acme/tiny', gated: 'auto', gguf: { chat_template: '{{ tools }}' } })
+  })
   const hub = await createTestHub(t, huggingface, {}, { HF_ENDPOINT: `${server.url}/`, HF_TOKEN: 'hf_env' })
   t.strictSame(await list(hub), {
     hub: 'huggingface',
@@ -68,6 +70,7 @@ t.test('one request lists a repository with sizes and digests', async t => {
       { path: 'README.md', size: 52, gitSha1: SHA1 },
       { path: 'a.gguf', size: 9, sha256: SHA256 }
     ],
+    page: { folder: `${server.url}/Acme/tiny/blob/main/`, chatTemplate: '{{ tools }}' },
     more: { ref: 'main' }
   })
   t.strictSame(questions(server), ['GET /api/models/acme/Tiny/revision/main?blobs=true'])

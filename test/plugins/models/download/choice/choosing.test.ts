@@ -12,6 +12,7 @@ import {
 import { weightsFromIndex } from '../../../../../plugins/models/download/choice/choose-safetensors.ts'
 import { totalSize } from '../../../../../plugins/models/download/choice/gguf-models.ts'
 import { recommendedModels } from '../../../../../plugins/models/download/choice/recommended-models.ts'
+import { findCapabilities, splitReadme } from '../../../../../plugins/models/download/pulls/repository-card.ts'
 import { failing } from '../../../../support/failure.ts'
 import { readCases } from '../../../../support/fixture.ts'
 import { sample } from '../../../../support/thorough.ts'
@@ -38,7 +39,21 @@ t.test('recommended models fit by the memory of the machine', t => {
   t.same(fitting(2), ['LiquidAI/LFM2.5-1.2B-Instruct-GGUF'])
   t.ok(fitting(8).includes('Qwen/Qwen3-4B-GGUF') && !fitting(8).includes('Qwen/Qwen3-8B-GGUF'))
   t.ok(fitting(8, 24).includes('Qwen/Qwen3-32B-GGUF'), 'a graphics card counts too')
-  for (const { model, size, about } of recommendedModels(CPU_32)) {
+  const classes = (name: string, ram: number, gpu = 0) =>
+    recommendedModels({ ram: ram * GIB, gpu: gpu * GIB }).find(({ model }) => model === name)!.size_class
+  t.same(
+    [4, 8, 16, 64].map(ram => classes('Qwen/Qwen3-4B-GGUF', ram)),
+    ['too_large', 'medium', 'medium', 'small']
+  )
+  t.equal(classes('Qwen/Qwen3-14B-GGUF', 16, 8), 'large', 'partly in main memory')
+  const all = recommendedModels(CPU_32)
+  const fit = all.filter(({ memory }) => memory.fits)
+  t.same(
+    all.slice(0, fit.length),
+    fit.toSorted((a, b) => b.size - a.size),
+    'the largest that fits first'
+  )
+  for (const { model, size, about } of all) {
     t.ok(size > 50e6 && size < 25e9 && about.en && about.zh, model)
   }
   t.end()
@@ -327,5 +342,32 @@ t.test('models for speech are chosen by their label or file', t => {
   ])
   t.throws(() => choose({ files: listing('pytorch_model.bin 1\nx.onnx 1') }), { code: 'unsupported_capability' })
   t.equal(choose({ files: [...recognizers, ...listing('a-Q8_0.gguf 1')] }).format, 'gguf', 'language models first')
+  t.end()
+})
+
+t.test('a README is split, and capabilities follow from files and tags', t => {
+  const front = (lines: string) => splitReadme(`---\n${lines}\n---\n# Bird`)
+  const body = '# Bird'
+  t.same(splitReadme(body), { license: undefined, tags: [], body })
+  t.same(splitReadme('--- not closed'), { license: undefined, tags: [], body: '--- not closed' })
+  t.same(front('license: "mit"\npipeline_tag: text-ranking'), { license: 'mit', tags: ['text-ranking'], body })
+  t.same(front('tags: [a, "b"]\r\nlicense: other\r\nlicense_name: bird-1\r'), {
+    license: 'bird-1',
+    tags: ['a', 'b'],
+    body
+  })
+  t.same(front('license:\n- Apache License 2.0\ntags:\n  - a\n- b\nx:\n- c').tags, ['a', 'b'])
+  t.ok(splitReadme(`---\n${'tags:\n- x\n'.repeat(100_000)}---\n${body}`).tags.length > 0, 'a huge one')
+  const template = '{% if tools %}{{ tools }}{% endif %}<think>'
+  for (const [paths, tags, expected] of [
+    [['a.gguf', 'mmproj-a.gguf'], [], ['tools', 'thinking', 'vision']],
+    [['a.gguf'], ['sentence-similarity'], ['embedding']],
+    [['model.safetensors'], ['reranker'], ['rerank']],
+    [['ggml-base.bin'], [], ['transcribe']],
+    [['en.onnx', 'en.onnx.json'], [], ['speak']],
+    [['model_index.json', 'sd.safetensors'], [], ['draw']]
+  ] as [string[], string[], string[]][]) {
+    t.same(findCapabilities({ paths, tags, chatTemplate: template }), expected, paths.join())
+  }
   t.end()
 })
