@@ -10,6 +10,7 @@ import {
   rotateKey
 } from '../../plugins/people/security/key-file.ts'
 import { LimitMistake, parseExpiry, parseKeyLimits } from '../../plugins/people/security/key-limits.ts'
+import type { ListedKey } from '../../plugins/people/security/key-routes.ts'
 import { EXIT, Interrupted } from '../command-failure.ts'
 import { type CommandContext, configPlaces, type Options, openConfig, usageFailure } from '../context.ts'
 import { formatTable, printNote, printResult, relativeTime } from '../output.ts'
@@ -76,7 +77,7 @@ async function openKeys(context: CommandContext) {
   const settings = (await readServerSettings(configPlaces(context))) ?? toServerSettings(await openConfig(context))
   const send = <Reply>(method: 'GET' | 'POST' | 'DELETE', path = '', body?: object) =>
     ask<Reply>(context, method, `/api/keys${path}`, body, { whenNone: 'fail' })
-  const listing = send<{ required: boolean; keys: KeyRecord[] }>('GET')
+  const listing = send<{ required: boolean; keys: ListedKey[] }>('GET')
   const found = await (planAddresses(settings).local ? unlessNoServer(listing) : listing)
   if (found) {
     const at = (name: string) => `/${encodeURIComponent(name)}`
@@ -99,8 +100,8 @@ async function openKeys(context: CommandContext) {
   }
 }
 
-function formatKeys(records: KeyRecord[], now = new Date()): string {
-  const rows = records.map(({ name, role, models, limits, created, expires }) => [
+function formatKeys(records: ListedKey[], now = new Date()): string {
+  const rows = records.map(({ name, role, models, limits, created, expires, last_used_at: used }) => [
     name,
     role,
     models?.join(' ') ?? 'all',
@@ -108,9 +109,10 @@ function formatKeys(records: KeyRecord[], now = new Date()): string {
       .map(([limit, value]) => `${limit}=${value}`)
       .join(' ') || '-',
     relativeTime(created, now),
-    expires === undefined ? 'never' : expiryText(expires, now)
+    expires === undefined ? 'never' : expiryText(expires, now),
+    used === undefined ? '-' : relativeTime(used, now)
   ])
-  return formatTable(['NAME', 'ROLE', 'MODELS', 'LIMITS', 'CREATED', 'EXPIRES'], rows)
+  return formatTable(['NAME', 'ROLE', 'MODELS', 'LIMITS', 'CREATED', 'EXPIRES', 'LAST USED'], rows)
 }
 
 const TWO_DAYS_MS = 2 * 24 * 3_600_000

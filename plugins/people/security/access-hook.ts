@@ -20,6 +20,8 @@ interface AccessRules {
   hostNames(): ReadonlySet<string>
   origins(): readonly OriginPattern[]
   findCaller: ReturnType<typeof callerFinder>
+  /** Called with the owner and the address of each request with a key or session. */
+  noteUse(owner: string, address: string): void
 }
 
 const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
@@ -74,7 +76,10 @@ export function addAccessHooks(app: FastifyInstance, rules: AccessRules): void {
       const found = rules.findCaller(request)
       const { caller, key } = found instanceof Promise ? await found : found
       request.caller = caller
-      key?.track(reply.raw)
+      if (key) {
+        key.track(reply.raw)
+        rules.noteUse(caller.owner, caller.address)
+      }
     } catch (error) {
       if (error instanceof CorralError && error.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
       throw error

@@ -14,6 +14,7 @@ import { HOST_PATTERN, isLoopbackHost, nameKey, ORIGIN_PATTERN, originPattern } 
 import { keyFilePath } from './key-file.ts'
 import { keyRoutes } from './key-routes.ts'
 import { LONG_KEY, openKeyStore } from './key-store.ts'
+import { openKeyUses } from './key-uses.ts'
 import { sessionRoutes } from './session-routes.ts'
 import { SessionStore } from './session-store.ts'
 
@@ -75,6 +76,7 @@ export default definePlugin({
       hooks.administered({ change, target, by })
     )
     await sessions.load()
+    const uses = await openKeyUses(join(paths.home, 'key-uses.json'), owner => keys.markOf(owner) !== undefined, log)
     const attempts = new FailedAttempts(log)
     let { hosts } = options
     /** Addresses of additional listeners, with the settings that name them. */
@@ -127,11 +129,12 @@ export default definePlugin({
           },
           hostNames: () => hostNames,
           origins: () => origins,
+          noteUse: uses.note,
           findCaller: callerFinder({ keys, sessions, attempts, keyless, insecure: () => insecure, proxies })
         })
       },
       routes: async app => {
-        await app.register(keyRoutes(keyFilePath(paths), keys))
+        await app.register(keyRoutes(keyFilePath(paths), keys, uses))
         await app.register(
           sessionRoutes({ sessions, host: config.host, names: () => hosts, days: () => days, attempts })
         )
@@ -154,7 +157,7 @@ export default definePlugin({
         if (keys.configure(next.api_keys)) warnOfShort(next.api_keys, log)
       },
       async stop() {
-        await sessions.close()
+        await Promise.all([sessions.close(), uses.close()])
         keys.close()
       }
     }

@@ -15,7 +15,8 @@ import {
   revokeKey,
   rotateKey
 } from './key-file.ts'
-import type { KeyStore } from './key-store.ts'
+import { type KeyStore, ownerOfKey } from './key-store.ts'
+import type { KeyUses } from './key-uses.ts'
 
 const TAG = 'Keys'
 const MadeKeySchema = Type.Object(
@@ -25,6 +26,17 @@ const MadeKeySchema = Type.Object(
   },
   { title: 'MadeKey' }
 )
+const ListedKeySchema = Type.Object(
+  {
+    ...KeyRecordSchema.properties,
+    last_used_at: Type.Optional(
+      Time('When a request with the key, or with a session of it, came last; absent for never')
+    ),
+    last_address: Type.Optional(Text('The address it came from'))
+  },
+  { title: 'ListedKey' }
+)
+export type ListedKey = Static<typeof ListedKeySchema>
 const params = Type.Object({ name: Text('The name of a key') })
 
 const { name, models, limits } = KeyRecordSchema.properties
@@ -55,7 +67,7 @@ const WhoAmISchema = Type.Object(
 )
 
 /** Manages the key file, and shows callers who they are. Changes are in effect before the reply is sent. */
-export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
+export function keyRoutes(path: string, store: KeyStore, uses: KeyUses): FastifyPluginAsync {
   const made = async (reply: FastifyReply, key: MadeKey) => {
     await store.refresh()
     return reply.header('cache-control', 'no-store').send(key)
@@ -71,13 +83,15 @@ export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
           'The keys, without their secrets',
           Type.Object({
             required: Flag('Whether every request needs a key'),
-            keys: Type.Array(KeyRecordSchema)
+            keys: Type.Array(ListedKeySchema)
           })
         )
       },
       handler: async () => {
         await store.refresh()
-        return { required: store.required, keys: ((await readKeys(path)) ?? []).map(recordOf) }
+        const entries = (await readKeys(path)) ?? []
+        const keys = entries.map(entry => ({ ...recordOf(entry), ...uses.get(ownerOfKey(entry.id)) }))
+        return { required: store.required, keys }
       }
     })
 

@@ -178,6 +178,8 @@ export async function openKeyStore(
 }
 
 const OWNER = 'key:'
+/** The owner (`Caller.owner`) of a key in the file. */
+export const ownerOfKey = (id: string) => `${OWNER}${id}`
 
 const indexOf = (keys: readonly ConfiguredKey[]) =>
   new Map<string, ConfiguredKey | StoredKey>(keys.toReversed().map(key => [key.digest, key]))
@@ -237,7 +239,7 @@ function storedKey(entry: KeyEntry): StoredKey {
     end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires) || 0,
     caller: {
       role: entry.role,
-      owner: `${OWNER}${entry.id}`,
+      owner: ownerOfKey(entry.id),
       name: entry.name,
       ...(entry.models && { models: entry.models }),
       ...(entry.limits && partsOf(entry.limits)),

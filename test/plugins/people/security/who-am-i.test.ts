@@ -1,3 +1,5 @@
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { thorough } from '../../../support/thorough.ts'
@@ -45,6 +47,34 @@ t.test('whoami describes the caller, before and after keys exist', async t => {
   const { body: admin } = await whoAmI(corral, bearer(await newKey(corral, 'root', { role: 'admin' })))
   t.match(admin, { role: 'admin', how: 'key', key: { name: 'root' }, budgets: [{ limit: 100, remaining: 100 }] })
   t.notOk('more' in admin)
+})
+
+t.test('keys show when and from where they were last used, also after a restart', async t => {
+  const corral = await startCorral(t)
+  const list = async (from: Corral) => (await from.json('/api/keys', undefined, local)).body.keys
+  const alice = bearer(await newKey(corral, 'alice'))
+  await newKey(corral, 'unused')
+  const began = Date.now()
+  await whoAmI(corral, alice)
+  const [used, unused] = await list(corral)
+  t.equal(used.last_address, '127.0.0.1')
+  t.ok(Date.parse(used.last_used_at) >= began)
+  t.notOk('last_used_at' in unused)
+  const file = join(corral.home, 'key-uses.json')
+  t.notOk(existsSync(file), 'requests do not write to the disk')
+  await corral.end()
+  t.notOk(readFileSync(file, 'utf8').includes('corral_'), 'it has no keys')
+  const next = await startCorral(t, { home: corral.home })
+  t.match(await list(next), [{ name: 'alice', last_used_at: used.last_used_at }, { name: 'unused' }])
+  await next.json('/api/keys/alice', undefined, { method: 'DELETE', ...local })
+  await next.json('/api/keys/unused', undefined, { method: 'DELETE', ...local })
+  await next.end()
+
+  t.comment('a damaged file is not fatal')
+  writeFileSync(file, '{"version":1,"uses":{"a":{"at":"soon"}}}')
+  const last = await startCorral(t, { home: corral.home })
+  t.match(last.log(), /key-uses\.json cannot be used/)
+  t.same(await list(last), [])
 })
 
 t.test('whoami lists no budgets without the usage plugin', thorough, async t => {
