@@ -1,7 +1,8 @@
-import type { Logger } from 'pino'
+import pino, { type DestinationStream, type Logger } from 'pino'
 import { type CoreConfig, LOG_LEVELS } from '../config/core-schema.ts'
 import { CorralError } from '../errors.ts'
 import { getOrAdd } from './collections.ts'
+import { LogTail } from './log-tail.ts'
 
 export type LogLevel = CoreConfig['log_level']
 
@@ -17,6 +18,8 @@ export interface LevelReport {
 
 /** The loggers of the plugins and of the core's modules, whose levels can be changed at runtime. */
 export class LogLevels {
+  /** The last lines that were logged, whatever becomes of the log itself. */
+  readonly recent = new LogTail()
   readonly #root: Logger
   readonly #loggers = new Map<string, Logger>()
   #own: Map<string, LogLevel>
@@ -25,6 +28,14 @@ export class LogLevels {
   constructor(root: Logger, own: Readonly<Record<string, LogLevel>> = {}) {
     this.#root = root
     this.#own = new Map(Object.entries(own))
+    // Loggers inherit their stream from the root.
+    const streams = root as unknown as Record<symbol, DestinationStream>
+    const stream = streams[pino.symbols.streamSym]!
+    const write = (line: string) => {
+      this.recent.push(line.trimEnd())
+      stream.write(line)
+    }
+    streams[pino.symbols.streamSym] = { write }
     for (const part of CORE_PARTS) this.part(part)
   }
 

@@ -24,6 +24,16 @@ export class LogTail {
     return [...this.#lines]
   }
 
+  /** Number of lines so far. */
+  get count(): number {
+    return this.dropped + this.#lines.length
+  }
+
+  /** The stored lines after the first `count`. */
+  after(count: number): string[] {
+    return this.#lines.slice(Math.max(0, count - this.dropped))
+  }
+
   /** Starts a new section, such as serving after loading. */
   mark(): void {
     this.#sinceMark = 0

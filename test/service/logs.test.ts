@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
+import { serverLogLine } from '../../plugins/apis/native/log-routes.ts'
 import { MAIN } from '../command-line/command.ts'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 import { refusedWith } from '../support/failure.ts'
@@ -44,6 +45,37 @@ t.test('log levels of parts are set by the configuration and changed at run time
   t.match(await levels({ part: 'http', level: 'loud' }), { status: 400, body: { code: 'invalid_option' } })
   t.match(await levels({ part: 7 }), { status: 400 })
   t.match(await corral.json('/api/log-levels', { level: 'silent' }, { method: 'PUT' }), { status: 403 })
+})
+
+t.test('admins read and follow the server log, which shows no secrets', async t => {
+  await corral.reload('log_levels: { http: debug }')
+  const secret = `corral_0123456789abcdef_${'x'.repeat(43)}`
+  await corral.json(`/api/none/${secret}?token=hf_${'y'.repeat(30)}`)
+  const read = async (query = '') => (await corral.json(`/api/logs${query}`, undefined, { local: true })).body.lines
+  const line = await until('the line of the request', async () =>
+    (await read()).find(({ message }: any) => message.includes('corral_0123456789abcdef_'))
+  )
+  t.match(line, { part: 'http', level: 'info', time: /^\d{4}-/, details: { requestId: String } })
+  t.notMatch(JSON.stringify(await read()), /x{8}|y{8}/)
+  t.same([...new Set((await read('?level=warn')).map(({ level }: any) => level))], ['warn'])
+  t.match(await corral.json('/api/logs'), { status: 403, body: { code: 'forbidden_role' } })
+  t.match(serverLogLine(`{"level":50,"time":1,"part":"a","msg":"torn Bearer abc…`), {
+    level: 'error',
+    message: /"torn Bearer …/
+  })
+  t.match(serverLogLine('null'), { level: 'info', message: 'null' })
+
+  const control = new AbortController()
+  const init = { local: true, signal: control.signal }
+  const followed = await corral.send('/api/logs?follow=1&level=info', undefined, init)
+  let text = ''
+  const reading = (async () => {
+    for await (const chunk of followed.body!) text += Buffer.from(chunk as Uint8Array).toString()
+  })().catch(() => undefined)
+  await corral.reload('log_levels: { http: info }')
+  await until('a new line', () => text.includes('reloaded'))
+  control.abort()
+  await reading
 })
 
 t.test('engine output is attributed to requests', async t => {

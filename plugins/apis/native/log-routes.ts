@@ -1,13 +1,14 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { FastifyInstance } from 'fastify'
+import type { FastifyInstance, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { LOG_LEVELS } from '../../../core/config/core-schema.ts'
 import { type EngineLogRecord, EngineLogSchema } from '../../../core/contracts/engine-log.ts'
 import { Time } from '../../../core/contracts/native-records.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { Loose, Titled } from '../../../core/http/request-fields.ts'
+import { Loose, Text, Titled } from '../../../core/http/request-fields.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
 import type { LogLevels } from '../../../core/system/log-levels.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
@@ -23,12 +24,38 @@ const LogEventSchema = Type.Union([
 export type LogEvent = Static<typeof LogEventSchema>
 
 const Level = Type.Enum([...LOG_LEVELS])
+const ServerLogLineSchema = Titled('ServerLogLine', {
+  time: Type.Optional(Time()),
+  level: Level,
+  part: Type.Optional(Text('The plugin or part of the core, as in GET /api/log-levels')),
+  message: Type.String(),
+  details: Type.Optional(Loose({}, { description: 'Other fields of the line' }))
+})
+export type ServerLogLine = Static<typeof ServerLogLineSchema>
+const follow = Type.Optional(
+  Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client disconnects' })
+)
+const isFollowed = (given: string | undefined) => given === '1' || given === 'true'
 const LevelsSchema = Titled('LogLevels', { default: Level, parts: Type.Record(Type.String(), Level) })
 
 export function logRoutes(app: FastifyInstance, { catalog, engines, streams }: NativeDependencies, levels: LogLevels) {
   const route = nativeRouter(app, 'Server')
   const closing = new AbortController()
   app.addHook('preClose', async () => closing.abort())
+
+  /** Streams new events until the client disconnects, or `news` returns undefined. */
+  async function stream(reply: FastifyReply, news: () => object[] | undefined): Promise<void> {
+    const ended = AbortSignal.any([clientSignal(reply), closing.signal])
+    await streams.reply(reply, async stream => {
+      stream.status = 'following'
+      for (let events = news(); events && !ended.aborted; events = news()) {
+        for (const event of events) await stream.send(event)
+        await sleep(POLL_INTERVAL_MS, undefined, { signal: ended }).catch(() => {
+          // The loop checks the signal.
+        })
+      }
+    })
+  }
 
   route('GET /logs/*', 'getLogs', "Show the logs of a model's latest engines", {
     role: 'admin',
@@ -38,9 +65,7 @@ export function logRoutes(app: FastifyInstance, { catalog, engines, streams }: N
     }),
     querystring: Type.Object({
       lines: Type.Optional(Type.String({ pattern: '^\\d{1,6}$', description: 'Number of last lines of each engine' })),
-      follow: Type.Optional(
-        Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client disconnects' })
-      )
+      follow
     }),
     response: streams.eventsReply(
       'Their output, and how they ended',
@@ -52,25 +77,41 @@ export function logRoutes(app: FastifyInstance, { catalog, engines, streams }: N
     handler: async ({ params, query: { follow, lines: last } }, reply) => {
       const lines = last === undefined ? undefined : Number(last)
       const variant = catalog.get(parseRequestedName(params['*']))
-      if (follow !== '1' && follow !== 'true') {
+      if (!isFollowed(follow)) {
         const records = engines.logs(variant).map(record => {
           const kept = lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
           return { ...record, dropped: record.dropped + record.lines.length - kept.length, lines: kept }
         })
         return { model: variant.publicName, engines: records }
       }
-      const ended = AbortSignal.any([clientSignal(reply), closing.signal])
-      return await streams.reply(reply, async stream => {
-        stream.status = 'following'
-        const news = createLogEvents(lines ?? BACKLOG_LINES)
-        // The stream ends when the model is deleted.
-        while (!ended.aborted && catalog.find(variant.model)) {
-          for (const event of news(engines.logs(variant))) await stream.send(event)
-          await sleep(POLL_INTERVAL_MS, undefined, { signal: ended }).catch(() => {
-            // The loop checks the signal.
-          })
-        }
-      })
+      const news = createLogEvents(lines ?? BACKLOG_LINES)
+      // The stream ends when the model is deleted.
+      return await stream(reply, () => (catalog.find(variant.model) ? news(engines.logs(variant)) : undefined))
+    }
+  })
+
+  route('GET /logs', 'getServerLog', "Show the last lines of the server's own log", {
+    role: 'admin',
+    querystring: Type.Object({
+      level: Type.Optional(Type.Enum([...LOG_LEVELS], { description: 'The lowest level to show' })),
+      follow
+    }),
+    response: streams.eventsReply(
+      'Its last lines',
+      Loose({ lines: Type.Array(ServerLogLineSchema, { description: 'Oldest first' }) }),
+      'Lines',
+      Type.Union([ServerLogLineSchema, Loose({ status: Type.String() })])
+    ),
+    errors: ['invalid_request'],
+    handler: async ({ query: { level = 'trace', follow } }, reply) => {
+      let seen = 0
+      const isShown = (line: ServerLogLine) => LOG_LEVELS.indexOf(line.level) >= LOG_LEVELS.indexOf(level)
+      const news = () => {
+        const lines = levels.recent.after(seen)
+        seen = levels.recent.count
+        return lines.map(serverLogLine).filter(isShown)
+      }
+      return isFollowed(follow) ? await stream(reply, news) : { lines: news() }
     }
   })
 
@@ -93,6 +134,25 @@ export function logRoutes(app: FastifyInstance, { catalog, engines, streams }: N
       return levels.report()
     }
   })
+}
+
+/** Keys, sessions, tokens and passwords in addresses. They are never logged on purpose, but a library's error could quote one. */
+const SECRETS =
+  /\b(corral_(?:session_)?[0-9a-f]{16}_|hf_|sk-)[\w-]{16,}|\b(Bearer +)[^\s"'\\]+|(:\/\/[^\s/:@]+:)[^\s/@]+(?=@)/gi
+
+/** Parses a line of the log. A line that was too long to be kept whole is shown as it is. */
+export function serverLogLine(line: string): ServerLogLine {
+  const text = line.replace(SECRETS, '$1$2$3…')
+  const parsed = parseAnyJson(text)
+  const { level, time, part, msg, ...details } = isObject(parsed) ? parsed : { level: /"level":(\d+)/.exec(text)?.[1] }
+  const at = new Date(Number(time ?? /"time":(\d+)/.exec(text)?.[1]))
+  return {
+    ...(!Number.isNaN(at.getTime()) && { time: at.toISOString() }),
+    level: LOG_LEVELS[Math.min(5, Math.max(0, Number(level ?? 30) / 10 - 1))] ?? 'info',
+    ...(typeof part === 'string' && { part }),
+    message: isObject(parsed) ? String(msg ?? '') : text,
+    ...(Object.keys(details).length > 0 && { details })
+  }
 }
 
 /**
