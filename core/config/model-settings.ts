@@ -1,7 +1,8 @@
+import { isDeepStrictEqual } from 'node:util'
 import type { Budgets, RequestBounds } from '../contracts/callers.ts'
 import type { Model } from '../contracts/models.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../models/load-options.ts'
-import { type OverflowPolicy, parseOptions } from '../models/options.ts'
+import { DEFAULT_SAMPLING_OPTIONS, type OverflowPolicy, parseOptions } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'
 
@@ -117,6 +118,38 @@ export function readSettings(
     budgets: limits,
     engine: engineSettings(section, Object.assign({}, ...sections.map(({ environment }) => environment)))
   }
+}
+
+/** A value of an option, and where it is set: by corral, under `defaults`, in the model, or in its own section. */
+export interface OptionLayer {
+  value: unknown
+  from: 'default' | 'config' | 'model' | 'settings'
+}
+
+/** The layers that set each option of a model, the one in force first. */
+export function optionLayers(
+  config: Pick<CoreConfig, 'models' | 'defaults'>,
+  variant: Model
+): Record<string, OptionLayer[]> {
+  const { context: _, ...defaults } = config.defaults
+  const found: Record<string, OptionLayer[]> = {}
+  const add = (from: OptionLayer['from'], options: unknown) => {
+    const { load, sampling, overflow } = parseOptions(options)
+    for (const [name, value] of Object.entries({
+      ...load,
+      ...sampling,
+      ...(overflow && { context_overflow: overflow })
+    })) {
+      const layers = Object.hasOwn(found, name) ? found[name]! : []
+      // The configuration contains all defaults.
+      if (from !== 'config' || !isDeepStrictEqual(layers[0]?.value, value)) found[name] = [{ value, from }, ...layers]
+    }
+  }
+  add('default', { ...DEFAULT_LOAD_OPTIONS, ...DEFAULT_SAMPLING_OPTIONS, context_overflow: 'error' })
+  add('config', defaults)
+  add('model', variant.defaults?.options)
+  for (const { options } of sectionsOf(config, variant)) add('settings', options)
+  return found
 }
 
 /** Sections by their names in lower case, cached for the current configuration. */

@@ -5,6 +5,7 @@ import type { Capability, Catalog, Model } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
+import type { LoadOptions } from '../../core/models/load-options.ts'
 import { withResolver } from '../../core/system/abort-signals.ts'
 import { KNOWN_OPTIONS } from './answer-fields.ts'
 import { createLlamaServerEngine, getTemplate, type LlamaServerEngine } from './engine.ts'
@@ -34,8 +35,8 @@ export function servesMode({ metadata }: Pick<Model, 'metadata'>, mode: EngineMo
 export interface ProviderDeps {
   catalog: Pick<Catalog, 'find'>
   storage: Pick<Storage, 'hold' | 'onRemove'>
-  conversion: Pick<Conversion, 'convert' | 'requireDtype'>
-  runtimes: Pick<Runtimes, 'build' | 'environment' | 'startOn' | 'engineSettings'>
+  conversion: Pick<Conversion, 'convert' | 'list' | 'requireDtype'>
+  runtimes: Pick<Runtimes, 'build' | 'current' | 'environment' | 'startOn' | 'engineSettings'>
   memory: MemoryEstimates
   promptCache: PromptCache
   speculation: SpeculationChooser
@@ -80,7 +81,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     return launchSpec({ ...spec, variant }, files, catalog)
   }
 
-  async function getEstimate(spec: EngineSpec, waiting: Waiting): Promise<LlamaServerEstimate> {
+  async function getEstimate(spec: EngineSpec, waiting: Waiting, usual?: LoadOptions): Promise<LlamaServerEstimate> {
     const files = await createLaunchSpec(spec, waiting)
     // Callers that wait also see the progress of a build that is still being made.
     const build = await runtimes.build(waiting, files.settings?.runtime)
@@ -89,7 +90,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     const rpc = files.settings?.rpc
     const workers = rpc && { workers: await rpcWorkers.reach(spec.alias, rpc, build, waiting) }
     const launch = { ...withMethod(files, chosen), ...workers }
-    const need = await memory.estimate(launch, build, waiting.signal ?? new AbortController().signal)
+    const need = await memory.estimate(launch, build, waiting.signal ?? new AbortController().signal, usual)
     return {
       need,
       chosen,
@@ -187,6 +188,18 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       }
     },
 
+    async preview(spec, usual, signal) {
+      const variant = requireFiles(spec.variant)
+      const { runtime, rpc } = spec.settings ?? {}
+      if (!runtimes.current() || runtime !== undefined || rpc) return undefined
+      if (variant.format !== 'gguf') {
+        const dtype = conversion.requireDtype(spec.options.dtype)
+        if (!(await conversion.list(variant)).some(made => made.dtype === dtype)) return undefined
+      }
+      const release = storage.hold(variant)
+      return await getEstimate(spec, { signal }, usual).finally(release)
+    },
+
     async start(spec, waiting, given) {
       // A newer revision may replace this one while it is in use.
       const release = storage.hold(requireFiles(spec.variant))
@@ -214,6 +227,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       const [own, workers] = await Promise.all([memory.budgets(held), rpcWorkers.budgets(held)])
       return { ...workers, ...own }
     },
+    used: memory.used,
     reclaimable: () => promptCache.memoryUse(),
     storedConversations: () => promptCache.summaries(),
     forgetConversations: ({ model, owner }) => promptCache.forget({ variant: model, owner }),

@@ -62,6 +62,63 @@ t.test('settings of a model in config.yaml reach its engine', async t => {
   t.equal((await corral.json('/api/show', { model: 'my/helper' })).status, 200)
 })
 
+t.test('a preview shows options with their origins, and the memory that they take', async t => {
+  const settings = `models: {${DEMO}: {options: {num_ctx: 2048}, keep_alive: 90}}`
+  await corral.reload(`defaults: {temperature: 0.2, context: fixed}\n${settings}\n`)
+  const preview = async (options: object = {}, more: object = {}) =>
+    (await corral.json('/api/models/preview', { model: DEMO, options, ...more })).body
+  await corral.json('/api/stop', { model: DEMO })
+  await corral.json('/api/chat', { ...QUESTION, model: DEMO })
+  const pids = corral.enginePids()
+  const now = await preview()
+  t.match(now, {
+    model: DEMO,
+    grows: false,
+    load: { num_ctx: 2048, num_parallel: 4 },
+    fits: 'now',
+    options: {
+      num_ctx: [
+        { value: 2048, from: 'settings' },
+        { value: 4096, from: 'default' }
+      ],
+      temperature: [
+        { value: 0.2, from: 'config' },
+        { value: 0.7, from: 'default' }
+      ],
+      keep_alive: [
+        { value: 90, from: 'settings' },
+        { value: 300, from: 'config' }
+      ],
+      pin: [{ value: false, from: 'default' }]
+    }
+  })
+  t.equal(now.size, now.memory.host)
+  const sizes = []
+  const steps = [
+    { num_ctx: 512 },
+    { cache_type_k: 'q8_0', cache_type_v: 'q8_0' },
+    {},
+    { num_ctx: 4096 },
+    { num_ctx: 8192, num_parallel: 8 }
+  ]
+  for (const options of steps) sizes.push((await preview(options)).size)
+  t.same(
+    sizes,
+    sizes.toSorted((a, b) => a - b),
+    'more context and slots take more, a smaller cache less'
+  )
+  t.equal(new Set(sizes).size, 5)
+  t.equal((await preview({ num_ctx: 1e9 })).load.num_ctx, 32_768, 'no more than it was trained with')
+  for (const [options, more, error] of [
+    [{ num_ctx: 0 }, {}, /^Option "num_ctx"/],
+    [{ cache_type_k: 'q9' }, {}, /^Option "cache_type_k"/],
+    [{}, { keep_alive: 'soon' }, /^"keep_alive"/]
+  ] as const) {
+    t.match(await preview(options, more), { code: 'invalid_option', error })
+  }
+  t.same(corral.enginePids(), pids, 'nothing was loaded')
+})
+
 t.test('a LoRA adapter is loaded with its scale', thorough, async t => {
   const folder = t.testdir()
   // Every weight is about 0.75, so that the model's answers change visibly when the adapter is active.

@@ -3,12 +3,15 @@ import { isDeepStrictEqual } from 'node:util'
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ModelSettingsSchema } from '../../../core/config/core-schema.ts'
-import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
+import { type OptionLayer, optionLayers, settingsFor } from '../../../core/config/model-settings.ts'
+import { Bytes, Named, ReloadReportSchema } from '../../../core/contracts/native-records.ts'
 import { CorralError, errorCodes } from '../../../core/errors.ts'
-import { each, loose, named, Titled } from '../../../core/http/request-fields.ts'
+import { each, Flag, keep_alive, Loose, loose, named, options, Titled } from '../../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { LoadOptionsSchema } from '../../../core/models/load-options.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
+import { parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { requestedName } from './records.ts'
@@ -23,12 +26,43 @@ const ModelSettingsReplySchema = Titled('ModelSettings', {
   revision: Type.String()
 })
 
+const LayerSchema = Loose({
+  value: Type.Unknown(),
+  from: Type.Enum(['default', 'config', 'model', 'settings'], {
+    description:
+      'config: for all models in the configuration; model: by its creator; settings: for it in the configuration'
+  })
+})
+
+const PreviewSchema = Titled('ModelPreview', {
+  model: Type.String(),
+  options: Type.Record(Type.String(), Type.Array(LayerSchema), {
+    description: 'The values of each option, the one in force first. keep_alive is in seconds; -1 is for ever'
+  }),
+  grows: Flag('Whether a longer prompt gets a larger context, because nobody has set one'),
+  load: Type.Optional(Named('LoadOptions', LoadOptionsSchema)),
+  memory: Type.Optional(
+    Type.Record(Type.String(), Bytes(), {
+      description: 'By pool; absent if the model is on another server, or before a conversion or without a build'
+    })
+  ),
+  size: Type.Optional(Bytes('In all pools together')),
+  fits: Type.Optional(
+    Type.Enum(['now', 'alone', 'no'], {
+      description: 'Beside the loaded models, after they are unloaded, or not at all'
+    })
+  )
+})
+export type ModelPreview = Static<typeof PreviewSchema>
+
+const sum = (numbers: readonly number[]) => numbers.reduce((total, each) => total + each, 0)
+
 const EDIT_ERRORS = [...FILE_ERRORS, ...errorCodes('invalid_config config_not_editable not_implemented')]
 
 /** Settings that affect more than models: file paths, and the environment of programs. */
 const MACHINE_SETTINGS = ['environment', 'lora', 'projector']
 
-export function settingsRoutes(app: FastifyInstance, { catalog }: NativeDependencies): void {
+export function settingsRoutes(app: FastifyInstance, { catalog, config, scheduler }: NativeDependencies): void {
   const route = nativeRouter(app, 'Models')
 
   route('GET /models/settings', 'getModelSettings', "Show a model's settings in the configuration file", {
@@ -41,6 +75,36 @@ export function settingsRoutes(app: FastifyInstance, { catalog }: NativeDependen
       const { path, text } = await app.configEditor.file()
       const { publicName: model, label } = variant
       return { model, file: path, ...sectionIn(await loadYaml(), text ?? '', model, label) }
+    }
+  })
+
+  route('POST /models/preview', 'previewModel', 'Show the options of a model, and what it would take with others', {
+    audited: false,
+    body: Titled('PreviewRequest', { ...named, options, keep_alive }),
+    response: json('The options in force without those of the request, and the memory with them', PreviewSchema),
+    errors: [...FILE_ERRORS, 'invalid_option', 'unsupported_capability'],
+    handler: async ({ body, caller }): Promise<Static<typeof PreviewSchema>> => {
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
+      const { load } = parseOptions(body.options)
+      parseKeepAlive(body.keep_alive)
+      const now = await scheduler.preview(variant, load, caller)
+      const { keepAlive, pin, growsContext } = settingsFor(config, variant)
+      const seconds = (ms: number) => (ms < 0 || ms === Number.POSITIVE_INFINITY ? -1 : ms / 1000)
+      const layer = (value: unknown, from: OptionLayer['from']) => ({ value, from })
+      return {
+        model: variant.publicName,
+        options: {
+          ...optionLayers(config, variant),
+          keep_alive: [
+            ...(keepAlive === undefined ? [] : [layer(seconds(keepAlive), 'settings')]),
+            layer(seconds(now.keepAlive), 'config')
+          ],
+          pin: [...(pin ? [layer(true, 'settings')] : []), layer(false, 'default')]
+        },
+        grows: growsContext,
+        ...(now.options && { load: now.options }),
+        ...(now.use && now.fits && { memory: now.use, size: sum(Object.values(now.use)), fits: now.fits })
+      }
     }
   })
 

@@ -1,5 +1,7 @@
+import { getRequestLimits } from '../../../core/answers/request-limits.ts'
 import type { ModelSettings } from '../../../core/config/core-schema.ts'
 import { readSettings } from '../../../core/config/model-settings.ts'
+import type { LoadPreview } from '../../../core/contracts/built-in-services.ts'
 import type { EngineMode, EngineProvider } from '../../../core/contracts/engines.ts'
 import type { Scheduler } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
@@ -7,7 +9,10 @@ import type { TrialRecord } from '../../../core/contracts/trials.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
+import { defaultMode } from '../../../core/models/model-operations.ts'
+import { clampOptions } from './model-configuration.ts'
 import type { EngineRecord, SchedulerCore } from './scheduler-core.ts'
+import { getStats, reservedBy } from './scheduler-state.ts'
 
 /** Settings that temporarily replace a model's configuration. */
 interface Trial {
@@ -145,6 +150,33 @@ export function createOwnLoads(core: SchedulerCore, lease: Scheduler['lease']) {
       }
       const phase = getPhase(record)
       return { variant, mode, loadTime: phase && 'loadTime' in phase ? phase.loadTime : 0 }
+    },
+
+    async preview(...[variant, given, caller]: Parameters<Scheduler['preview']>): Promise<LoadPreview> {
+      const mode = defaultMode(variant)
+      const provider = engines.requireProvider(variant, mode)
+      const settings = models.getSettings(variant)
+      const { keepAlive } = state.limits
+      if (!provider.estimate) return { keepAlive }
+      const usual = models.getDefaults(variant, settings)
+      const relevant = provider.loadOptions?.(variant, given, settings.load, { mode }) ?? given
+      const options = { ...usual, ...clampOptions(relevant, variant, getRequestLimits(config, variant, caller)) }
+      const spec = { alias: variant.publicName, mode, variant, options, settings: settings.engine }
+      const { signal } = new AbortController()
+      const use = (await provider.preview?.(spec, usual, signal))?.use
+      if (!use) return { keepAlive, options }
+      const { reserved } = getStats(state, performance.now()).memory
+      const budget = await engines.budget(reserved)
+      const own = state.engines.get(`${variant.key}#${mode}`)
+      const held = own ? reservedBy(own) : {}
+      const isWithin = (others: (pool: string) => number) =>
+        Object.entries(use).every(([pool, bytes]) => bytes + others(pool) <= (budget[pool] ?? Number.POSITIVE_INFINITY))
+      const fits = isWithin(pool => (reserved[pool] ?? 0) - (held[pool] ?? 0))
+        ? 'now'
+        : isWithin(() => 0)
+          ? 'alone'
+          : 'no'
+      return { keepAlive, options, use, fits }
     },
 
     async tunables(...[model, given]: Parameters<Scheduler['tunables']>) {

@@ -202,6 +202,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
     trial: loads.trial,
     tunables: loads.tunables,
+    preview: loads.preview,
     preload: loads.preload,
 
     reload(limits, signal) {

@@ -66,6 +66,11 @@ export function addUse(...uses: readonly MemoryUse[]): MemoryUse {
   return all
 }
 
+/** Returns the difference of each pool, which may be negative. */
+export function subtractUse(use: MemoryUse, less: MemoryUse): MemoryUse {
+  return addUse(use, Object.fromEntries(Object.entries(less).map(([pool, bytes]) => [pool, -bytes])))
+}
+
 export function getTotal(use: MemoryUse): number {
   return Object.values(use).reduce((sum, bytes) => sum + bytes, 0)
 }
@@ -249,7 +254,7 @@ export function beyond(use: MemoryUse, tooLittle: MemoryUse = {}): MemoryUse {
 
 export function toNeed(estimated: MetadataEstimate, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
   const use = addUse(start, { host: estimated.growth })
-  for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
+  for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.max(0, Math.ceil(bytes))
   const weights = estimated.weights
   const cache = estimated.cache + estimated.growth
   const compute = Math.max(0, getTotal(use) - weights - cache)
