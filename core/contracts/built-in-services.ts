@@ -4,6 +4,7 @@ import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineSettings } from '../config/model-settings.ts'
 import type { ErrorCode } from '../errors.ts'
 import type { BudgetState } from '../http/rate-limit-headers.ts'
+import type { LoadOptions } from '../models/load-options.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { LogLevels } from '../system/log-levels.ts'
 import type { Runtimes } from './builds.ts'
@@ -84,6 +85,20 @@ export interface SchedulerStats {
   readonly maxLoaded: number
   /** Bytes by pool that all engines together use and may use. A pool without a budget has no limit. */
   readonly memory: { readonly reserved: MemoryUse; readonly budget: MemoryUse }
+}
+
+export type PoolsInUse = Record<string, { used: number; total: number }>
+
+/** What a load would take. All fields but `keepAlive` are absent for models of other servers. */
+export interface LoadPreview {
+  /** Milliseconds for which models stay loaded without requests by default, or infinite. */
+  keepAlive: number
+  /** The options after their limits. */
+  options?: LoadOptions
+  /** Absent if it is unknown before a conversion, or without a build. */
+  use?: MemoryUse | undefined
+  /** Whether it fits beside the loaded models, alone, or not at all. */
+  fits?: 'now' | 'alone' | 'no'
 }
 
 export interface LoadFailure extends ModelEvent {
@@ -180,6 +195,13 @@ declare module './engines.ts' {
     keepAlive?(model: Model, ms: number): void
     /** Settings that may make a model faster, most important first. Each value includes the `given` settings. */
     tunables?(spec: EngineSpec, given: TrialSettings): Promise<Tunable[]>
+    /**
+     * As `estimate`, but starts no work: undefined if a conversion, a build or an RPC worker is needed first.
+     * @param usual the options that its engines usually have; an earlier measurement of them counts
+     */
+    preview?(spec: EngineSpec, usual: LoadOptions, signal: AbortSignal): Promise<MemoryEstimate | undefined>
+    /** As `Engines.used`, of its own pools. */
+    used?(): Promise<PoolsInUse>
     /** As `Engines.checkTemplate`. */
     checkTemplate?(template: string, signal: AbortSignal): Promise<void>
   }
@@ -192,6 +214,8 @@ declare module './engines.ts' {
   interface Engines {
     /** Checks a model's chat template with the engines that will use it. @throws CorralError `invalid_request` */
     checkTemplate(template: string, signal: AbortSignal): Promise<void>
+    /** Memory in use now by all programs of the machine, by pool; only pools whose memory is known. */
+    used(): Promise<PoolsInUse>
     /** Request options that at least one engine knows; undefined if no provider lists its options. */
     knownOptions(): ReadonlySet<string> | undefined
     /** Output of the latest engines of a model, newest first. */
@@ -231,6 +255,8 @@ declare module './leases.ts' {
      * @throws CorralError `trial_running` if another session runs a trial; the error of a failed load
      */
     trial(request: TrialRequest): Promise<RunningTrial>
+    /** Returns what a model would take with these options of a request. Loads and changes nothing. */
+    preview(model: Model, options: Partial<LoadOptions>, caller: Pick<Caller, 'bounds'>): Promise<LoadPreview>
     /** Settings that a trial of a model may try next, given its settings so far; empty if its engines offer none. */
     tunables(model: ModelName, given: TrialSettings): Promise<Tunable[]>
   }

@@ -43,12 +43,14 @@ const detailFields = {
   family: Text('Architecture; empty if unknown'),
   families: Type.Array(Type.String()),
   parameter_size: Text('Such as 7.62B; empty if unknown'),
-  quantization_level: Text('Such as Q4_K_M'),
+  quantization_level: Text('Such as Q4_K_M; empty if unknown'),
   context_length: Type.Optional(Integer('Tokens that it was trained for')),
   embedding_length: Type.Optional(Type.Integer())
 }
 export const ModelDetailsSchema = Titled('ModelDetails', detailFields)
 export type ModelDetails = Static<typeof ModelDetailsSchema>
+
+const remote_model = Type.Optional(Text('Its name on the remote server of the configuration that has it'))
 
 const localFields = {
   ...names,
@@ -57,7 +59,8 @@ const localFields = {
   modified_at: Time('ISO 8601 UTC with milliseconds'),
   digest,
   capabilities,
-  aliases: Type.Optional(Texts('Other names from the configuration'))
+  aliases: Type.Optional(Texts('Other names from the configuration')),
+  remote_model
 }
 export const LocalModelSchema = Described('LocalModel', 'A variant of a model on disk', {
   ...localFields,
@@ -152,7 +155,8 @@ export const RunningModelSchema = Described('RunningModel', 'A model in memory',
   options: Named('LoadOptions', LoadOptionsSchema),
   running: Count('Requests in progress'),
   queued,
-  slots: Count('Maximum concurrent requests'),
+  slots: Count('Maximum concurrent requests; of a remote model, its server decides'),
+  remote_model,
   generated_tokens: Count(
     'Tokens generated since it was loaded, including answers in progress: to get a speed, ask twice'
   ),
@@ -183,8 +187,11 @@ export type LoadingRecord = Static<typeof LoadingModelSchema>
 
 export const PoolSchema = Titled('MemoryPool', {
   pool: Text('host, or a GPU such as CUDA0'),
-  reserved: Bytes('Used by all loaded models together'),
-  budget: Type.Optional(Bytes('Their limit together; absent if unlimited'))
+  reserved: Bytes('Set aside for loaded and loading models; their processes often use less'),
+  budget: Type.Optional(Bytes('The limit of that; absent if unlimited')),
+  free: Type.Optional(Bytes('What more models may take: the budget without what is reserved')),
+  used: Type.Optional(Bytes('In use by all programs of the machine now, models included; absent if unknown')),
+  total: Type.Optional(Bytes('The size of the memory; absent if unknown'))
 })
 export type PoolRecord = Static<typeof PoolSchema>
 

@@ -81,7 +81,8 @@ export default definePlugin({
       const servers = createRemoteServers(name, settings.servers, { interval, timeout, log, kind: settings.kind })
       remotes.set(name.toLowerCase(), { settings, servers })
       const capabilities: Capability[] = settings.capabilities ?? ['completion', 'tools']
-      return { name, capabilities, contextLength: settings.context ?? DEFAULT_CONTEXT }
+      const metadata = { info: { 'remote.model': settings.model } }
+      return { name, capabilities, contextLength: settings.context ?? DEFAULT_CONTEXT, metadata }
     })
     const frozen = Object.freeze(models)
     context.service('catalog').add({ name: 'remote', models: () => frozen })

@@ -10,6 +10,7 @@ import { cacheRoutes } from './cache-routes.ts'
 import { eventRoutes } from './events/event-routes.ts'
 import { StateCollector } from './events/state-collector.ts'
 import { SharedStateFeed } from './events/state-feed.ts'
+import { historyRoute, recordHistory } from './load-history.ts'
 import { logRoutes } from './log-routes.ts'
 import { SERVICES } from './native-dependencies.ts'
 import { readinessRoutes } from './readiness.ts'
@@ -56,10 +57,9 @@ export default definePlugin({
     })
     const native = dependencies({ defaultFraming: 'sse' })
     let drain: Drain | undefined
-    const feed = new SharedStateFeed(
-      new StateCollector({ ...native, hardware: context.service('hardware'), drain: () => drain }),
-      context.log
-    )
+    const hardware = context.service('hardware')
+    const history = recordHistory({ ...services, hardware })
+    const feed = new SharedStateFeed(new StateCollector({ ...native, hardware, drain: () => drain }), context.log)
     return {
       services: {
         nativeApi: { routes: mount => app => nativeRoutes(app, dependencies(mount), mount.version), streams },
@@ -74,7 +74,10 @@ export default definePlugin({
       },
       routes: async app => {
         drain = app.drain
-        app.addHook('preClose', async () => feed.close())
+        app.addHook('preClose', async () => {
+          feed.close()
+          history.stop()
+        })
         const routes = async (api: FastifyInstance) => {
           eventRoutes(api, feed, native.streams)
           await nativeRoutes(api, native)
@@ -83,6 +86,7 @@ export default definePlugin({
           cacheRoutes(api, native)
           benchmarkRoutes(api, native)
           settingsRoutes(api, native)
+          historyRoute(api, history)
         }
         await app.register(routes, { prefix: '/api' })
         serverRoutes(app, context.plugins)

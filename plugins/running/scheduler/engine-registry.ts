@@ -1,4 +1,5 @@
 import type { FastifyBaseLogger } from 'fastify'
+import type { PoolsInUse } from '../../../core/contracts/built-in-services.ts'
 import type { EngineMode, EngineProvider, Engines, MemoryUse } from '../../../core/contracts/engines.ts'
 import type { Capability, Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
@@ -39,7 +40,7 @@ function unsupported({ publicName, metadata }: Model, mode: EngineMode): CorralE
 }
 
 export function createEngineRegistry(
-  limits: Pick<Engines, 'settings' | 'hostMemory'>,
+  limits: Pick<Engines, 'settings' | 'hostMemory'> & { hostUsed?(): Promise<PoolsInUse> },
   log?: Pick<FastifyBaseLogger, 'error'>
 ): EngineRegistry {
   const providers: EngineProvider[] = []
@@ -113,6 +114,8 @@ export function createEngineRegistry(
       ])
       return Object.assign({}, ...pools, { host })
     },
+    used: async () =>
+      Object.assign({}, ...(await Promise.all([limits.hostUsed?.(), ...providers.map(provider => provider.used?.())]))),
     async close() {
       await Promise.all(providers.map(provider => provider.close?.()))
     }

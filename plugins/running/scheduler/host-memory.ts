@@ -1,10 +1,13 @@
 import { freemem, totalmem } from 'node:os'
+import type { PoolsInUse } from '../../../core/contracts/built-in-services.ts'
 import type { Engine } from '../../../core/contracts/engines.ts'
 import type { HardwareService } from '../../../core/contracts/hardware.ts'
 import { processMemory } from '../../../core/system/processes.ts'
 
 const MIB = 2 ** 20
 const GIB = 2 ** 30
+/** Steps in which the memory in use is reported. */
+const USED_STEPS = 500
 
 /**
  * Bytes of main memory left to the system and other programs: a tenth, but at least 1 GiB and at most 8 GiB. On a small
@@ -48,6 +51,14 @@ export function createHostMemory(
     add(engine: Pick<Engine, 'pid' | 'exited'>, reserved: number): void {
       engines.set(engine, reserved)
       void engine.exited.then(() => engines.delete(engine))
+    },
+
+    /** Main memory in use by all programs, if the system reports it. */
+    async used(): Promise<PoolsInUse> {
+      const { total, available } = (await hardware.memory()).host
+      // In steps, since it changes all the time and each change is sent to clients.
+      const step = Math.max(1, Math.round(total / USED_STEPS))
+      return total > 0 ? { host: { total, used: Math.max(0, Math.round((total - available) / step) * step) } } : {}
     },
 
     /** Bytes that all engines together may use now. */

@@ -89,8 +89,17 @@ export default definePlugin({
       speculation
     })
     const settings = { promptCache: parseBytes(options.prompt_cache)!, ...toSettings(options) }
-    const hostMemory = createHostMemory(context.service('hardware'), settings, () => engines.reclaimable())
-    const engines = createEngineRegistry({ settings, hostMemory: () => hostMemory.budget() }, log)
+    const hardware = context.service('hardware')
+    const hostMemory = createHostMemory(hardware, settings, () => engines.reclaimable())
+    const engines = createEngineRegistry(
+      {
+        settings,
+        hostMemory: hostMemory.budget,
+        // Callers must not wait for the detection of the hardware.
+        hostUsed: async () => (hardware.known() ? hostMemory.used() : {})
+      },
+      log
+    )
     const toLimits = (given: typeof options): Limits => ({
       maxLoaded: given.max_loaded_models,
       maxQueue: given.max_queue,

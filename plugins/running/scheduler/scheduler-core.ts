@@ -63,7 +63,7 @@ export interface SchedulerDependencies {
   storage: Pick<Storage, 'onRemove'>
   catalog: Catalog
   engines: EngineRegistry
-  hostMemory: HostMemory
+  hostMemory: Pick<HostMemory, 'add' | 'budget'>
   config: CoreConfig
   hooks: Pick<Hooks, 'modelLoaded' | 'modelUnloaded' | 'loadFailed' | 'stateChanged'>
   log: FastifyBaseLogger

@@ -62,9 +62,10 @@ export default definePlugin({
       import('./server-metrics.ts')
     ])
     const metrics = createMetrics(async () => {
-      const [freeBytes, stored] = await Promise.all([
+      const [freeBytes, stored, inUse] = await Promise.all([
         freeSpace(paths.models).catch(() => undefined),
-        engines.storedConversations()
+        engines.storedConversations(),
+        engines.used().catch(() => ({}))
       ])
       const stats = scheduler.stats()
       const named = (name: string, mode: EngineMode) => {
@@ -74,6 +75,7 @@ export default definePlugin({
       return {
         engines: withMembers(stats.engines, engines.elsewhere(), named),
         memory: stats.memory,
+        inUse,
         pulls: downloads.list(),
         received: downloads.received(),
         conversions: conversion.counts(),

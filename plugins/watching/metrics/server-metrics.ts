@@ -1,5 +1,5 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
-import type { Elsewhere, EngineStats, SchedulerStats } from '../../../core/contracts/built-in-services.ts'
+import type { Elsewhere, EngineStats, PoolsInUse, SchedulerStats } from '../../../core/contracts/built-in-services.ts'
 import type { ConversionCounts } from '../../../core/contracts/conversion.ts'
 import type { PullRecord } from '../../../core/contracts/downloads.ts'
 import type { EngineMode, StoredConversations } from '../../../core/contracts/engines.ts'
@@ -18,6 +18,7 @@ interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
 export interface ServerState {
   engines: readonly MeasuredEngine[]
   memory: SchedulerStats['memory']
+  inUse?: PoolsInUse
   pulls: readonly Pick<PullRecord, 'state'>[]
   received: number
   conversions: ConversionCounts
@@ -152,6 +153,9 @@ const single = (name: MetricName, read: (state: ServerState) => number | undefin
   read: state => [[{}, read(state)]]
 })
 
+const mapValues = <Value>(values: Record<string, Value>, map: (value: Value, key: string) => number) =>
+  Object.fromEntries(Object.entries(values).map(([key, value]) => [key, map(value, key)]))
+
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0)
 
 function countPulls(pulls: ServerState['pulls']): Record<string, number> {
@@ -198,6 +202,10 @@ const FAMILIES: readonly Family[] = [
     ...reserved
   })),
   by('pool', 'corral_memory_budget_bytes', ({ memory }) => memory.budget),
+  by('pool', 'corral_memory_free_bytes', ({ memory: { reserved, budget } }) =>
+    mapValues(budget, (bytes, pool) => Math.max(0, bytes - (reserved[pool] ?? 0)))
+  ),
+  by('pool', 'corral_memory_used_bytes', ({ inUse = {} }) => mapValues(inUse, ({ used }) => used)),
   single('corral_server_requests_running', ({ engines }) => runningIn(engines)),
   single('corral_server_requests_waiting', ({ engines }) => waitingIn(engines)),
   single('corral_server_slots_used_ratio', ({ engines }) => usedSlots(engines)),

@@ -1,4 +1,5 @@
 import type { Build, BuildDevice } from '../../../core/contracts/builds.ts'
+import type { PoolsInUse } from '../../../core/contracts/built-in-services.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { Gpu, MemoryNow } from '../../../core/contracts/hardware.ts'
 import figures from './memory-figures.json' with { type: 'json' }
@@ -145,6 +146,15 @@ export function devicePools(
         budgets[pool] = Math.max(0, Math.floor(Math.min(allowed(seen?.total ?? total), most)))
       }
       return budgets
+    },
+    /** Memory in use of each pool except the machine's memory, if the GPU reports it. */
+    used(gpus: MemoryNow['gpus']): PoolsInUse {
+      return Object.fromEntries(
+        known.flatMap(({ gpu, pool }) => {
+          const now = gpu && gpus[gpu.id]
+          return pool === 'host' || !now ? [] : [[pool, { total: now.total, used: now.total - now.free }]]
+        })
+      )
     },
     /** The devices as they would be without other engines. */
     devices: known.map(({ pool, total }): Device => {

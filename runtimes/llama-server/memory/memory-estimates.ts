@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import { Type } from 'typebox'
 import type { Build, Runtimes } from '../../../core/contracts/builds.ts'
+import type { PoolsInUse } from '../../../core/contracts/built-in-services.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { HardwareService } from '../../../core/contracts/hardware.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
@@ -25,6 +26,7 @@ import {
   fromReport,
   getTotal,
   type MetadataEstimate,
+  subtractUse,
   toNeed
 } from './engine-need.ts'
 
@@ -78,14 +80,31 @@ export function createMemoryEstimates(deps: {
   const inPools = (use: MemoryUse, { getPool }: Pick<DevicePools, 'getPool'>) =>
     addUse(...Object.entries(use).map(([device, bytes]) => ({ [getPool(device)]: bytes })))
 
-  /** Estimates an engine's memory. Rejects only with the signal's reason. */
-  async function estimate(spec: LaunchSpec, build: Build, signal: AbortSignal): Promise<MemoryNeed> {
+  /**
+   * Estimates an engine's memory. Rejects only with the signal's reason.
+   * @param usual options that may have been measured: the metadata then shows only the difference to them
+   */
+  async function estimate(
+    spec: LaunchSpec,
+    build: Build,
+    signal: AbortSignal,
+    usual?: LoadOptions
+  ): Promise<MemoryNeed> {
     signal.throwIfAborted()
     await learned.loaded
     const facts = await factsOf(spec, build)
     signal.throwIfAborted()
     const { estimated } = facts
     const before = learned.find(facts.key)
+    const other = usual && before.use === undefined && { ...spec, options: usual }
+    const measured = other && learned.find(needKey(other, build)).use
+    if (other && measured) {
+      const change = subtractUse(
+        fromMetadata(estimated),
+        fromMetadata(estimateFromMetadata(other, facts.files, facts.where))
+      )
+      return { ...toNeed(estimated, addUse(measured, change), 'learned'), facts }
+    }
     const use = beyond(before.use ?? fromMetadata(estimated), before.tooLittle)
     return { ...toNeed(estimated, use, before.use ? 'learned' : 'metadata'), facts }
   }
@@ -105,6 +124,13 @@ export function createMemoryEstimates(deps: {
 
   return {
     estimate,
+    /** Memory in use of each GPU's pool, see `EngineProvider.used`. */
+    async used(): Promise<PoolsInUse> {
+      const build = runtimes.current()
+      if (!build) return {}
+      const [{ gpus }, pools] = await Promise.all([hardware.memory(), listPools(build)])
+      return pools.used(gpus)
+    },
     /** Returns the bytes that engines may use of each GPU's pool, see `EngineProvider.budgets`. */
     async budgets(used: MemoryUse): Promise<MemoryUse> {
       const build = runtimes.current()

@@ -6,6 +6,7 @@ import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { parseOptions, parseRequestOptions } from '../../../../core/models/options.ts'
 import { parseDuration } from '../../../../core/system/duration.ts'
 import { chatCall, engineMessages, generateCall } from '../../../../plugins/apis/native/engine-request.ts'
+import { History, type HistorySample } from '../../../../plugins/apis/native/load-history.ts'
 import { parameterSize, showRecord } from '../../../../plugins/apis/native/records.ts'
 import { chooseFraming } from '../../../../plugins/apis/native/sse-and-ndjson.ts'
 import { readCases } from '../../../support/cases.ts'
@@ -24,6 +25,34 @@ t.test('the native API chooses the framing by the Accept header', t => {
   t.equal(chooseFraming({ accept, override: 'sse', fallback: 'sse', negotiate: true }), 'sse')
   t.equal(chooseFraming({ accept: '*/*', override: 'NDJSON', fallback: 'sse', negotiate: true }), 'ndjson')
   t.equal(chooseFraming({ accept, override: 'xml', fallback: 'sse', negotiate: false }), 'sse')
+  t.end()
+})
+
+t.test('the history keeps an hour, and averages of a day', t => {
+  const history = new History()
+  const sample = (index: number): HistorySample => ({
+    at: index * 10,
+    running: index % 30,
+    queued: 0,
+    tokens_per_second: 2,
+    reserved: 100,
+    ...(index % 2 && { used: 10 })
+  })
+  for (let index = 0; index < 30 * 400; index++) history.add(sample(index))
+  const now = sample(30 * 400)
+  const hour = history.of('hour', now)
+  t.equal(hour.length, 360)
+  t.same(hour.at(-1), now)
+  const day = history.of('day', now)
+  t.equal(day.length, 289)
+  t.same(day.at(-2), {
+    at: sample(30 * 400 - 1).at,
+    running: 14.5,
+    queued: 0,
+    tokens_per_second: 2,
+    reserved: 100,
+    used: 10
+  })
   t.end()
 })
 

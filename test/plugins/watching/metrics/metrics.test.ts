@@ -74,6 +74,15 @@ t.test('requests are counted by API, model, status and code, and measured once',
   t.ok(after.sum('corral_slots_free', { model: DEMO }) === after.sum('corral_slots', { model: DEMO }))
   t.ok(after.sum('corral_model_memory_bytes', { model: DEMO, pool: 'host' }) > 0)
   t.equal(after.sum('corral_memory_reserved_bytes'), after.sum('corral_model_memory_bytes'))
+  const [host] = (await corral.json('/api/ps')).body.memory
+  t.match(host, { pool: 'host', reserved: after.sum('corral_memory_reserved_bytes', { pool: 'host' }) })
+  t.equal(host.free, host.budget - host.reserved)
+  t.equal(host.free, after.sum('corral_memory_free_bytes', { pool: 'host' }))
+  const used = after.sum('corral_memory_used_bytes', { pool: 'host' })
+  t.ok(used > 0 && used < host.total && host.used < host.total)
+  const { samples } = (await corral.json('/api/history')).body
+  t.match(samples.at(-1), { running: 0, queued: 0, reserved: host.reserved, used: Number })
+  t.ok(samples.at(-1).tokens_per_second > 0, 'the answers so far')
   t.ok(after.sum('nodejs_eventloop_lag_p99_seconds') > 0)
   t.ok(after.sum('process_resident_memory_bytes') > 0)
   t.ok(after.sum('corral_prompt_cache_prompts_total') > 0)
