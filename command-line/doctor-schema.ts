@@ -1,5 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { RuntimesReportSchema } from '../core/contracts/builds.ts'
+import { PoolSchema } from '../core/contracts/native-records.ts'
 import { Group, Integer, Text, Texts } from '../core/http/request-fields.ts'
 
 const { hardware, release, ranking, chosen, attempts, installed } = RuntimesReportSchema.properties
@@ -60,6 +61,9 @@ export const DoctorReportSchema = Type.Object(
       })
     ),
     hardware,
+    memory: Type.Optional(
+      Type.Array(PoolSchema, { description: 'Memory of models, if a server runs and the caller is an operator' })
+    ),
     release: Type.Optional(release),
     ranking: {
       ...ranking,

@@ -10,7 +10,14 @@ import { CommandFailure, EXIT, interruption } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
 import { shorten } from './display-width.ts'
 import { formatTable, printable, relativeTime, wrapLines } from './output.ts'
-import { formatHits, formatPercent, formatTimeLeft, measureSpeed, type ScreenSize } from './progress-display.ts'
+import {
+  formatHits,
+  formatPercent,
+  formatPool,
+  formatTimeLeft,
+  measureSpeed,
+  type ScreenSize
+} from './progress-display.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 import { withServer } from './server-connection.ts'
 
@@ -150,10 +157,7 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   const speed = models.reduce((sum, model) => sum + (rates.of(model, now) ?? 0), 0)
   const sums = `${busy} running, ${queued} waiting, ${speed.toFixed(1)} tokens/s`
   const lines = wrap(`${state.address}  ${sums}`, width)
-  for (const { pool, reserved, budget } of memory) {
-    const text = `${pool}: ${formatBytes(reserved)}${budget === undefined ? '' : ` of ${formatBytes(budget)}`} for models`
-    lines.push(...wrap(text, width))
-  }
+  for (const pool of memory) lines.push(...wrap(formatPool(pool), width))
   lines.push('')
   if (models.length + loading.length === 0) lines.push('No model is loaded.')
   else {

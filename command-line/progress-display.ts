@@ -1,4 +1,4 @@
-import type { RunningRecord, WorkStep } from '../core/contracts/native-records.ts'
+import type { PoolRecord, RunningRecord, WorkStep } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { failure } from './command-failure.ts'
@@ -85,6 +85,16 @@ export function formatTimeLeft(remaining: number, speed: number | undefined): st
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`
   if (seconds < 2 * 86_400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`
   return `${Math.round(seconds / 86_400)} days`
+}
+
+/** The memory of a pool in the words of docs/memory.md: `host: 1.2 GB reserved, 8 GB free, 7 GB used of 16 GB`. */
+export function formatPool({ pool, reserved, free, used, total }: PoolRecord): string {
+  const facts = [
+    `${formatBytes(reserved)} reserved`,
+    free !== undefined && `${formatBytes(free)} free`,
+    used !== undefined && total !== undefined && `${formatBytes(used)} used of ${formatBytes(total)}`
+  ]
+  return `${pool}: ${facts.filter(Boolean).join(', ')}`
 }
 
 /** Formats the share of prompts whose conversation was in a slot or restored; empty before the first prompt. */

@@ -19,9 +19,10 @@ import { missingPrograms } from '../../runtimes/remote/programs/program-settings
 import { EXIT, failure, interruption, misuse } from '../command-failure.ts'
 import { type CommandContext, type Options, openConfig } from '../context.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
+import type { PsReply } from '../live-view.ts'
 import { withLocalService } from '../local-service.ts'
 import { formatPairs, outputWidth, printable, printResult, wrapLines } from '../output.ts'
-import { type Progress, showProgress } from '../progress-display.ts'
+import { formatPool, type Progress, showProgress } from '../progress-display.ts'
 import { planAddresses, toServerSettings } from '../server-address.ts'
 import { type ServerConnection, unlessNoServer, withServer } from '../server-connection.ts'
 
@@ -98,7 +99,8 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
     if (findings) {
       const { state, hardware, ranking, release, chosen, attempts, installed } = findings
       const optional = { ...(hardware && { hardware }), ...(chosen && { chosen }) }
-      Object.assign(report, { state, ranking, release, attempts, installed, ...optional })
+      const memory = 'memory' in findings && { memory: findings.memory }
+      Object.assign(report, { state, ranking, release, attempts, installed, ...optional, ...memory })
     }
   } finally {
     progress.clear()
@@ -143,7 +145,10 @@ async function reportOfServer(context: CommandContext, optional: boolean, build:
       if (!Array.isArray(report.ranking)) {
         throw failure(`The server at ${client.address} has a different version of corral. Update one of them.`)
       }
-      if (!build || report.state !== 'searching') return report
+      if (!build || report.state !== 'searching') {
+        const { memory } = await client.json<PsReply>('GET', '/api/ps', undefined, timeout)
+        return { ...report, ...(memory && { memory }) }
+      }
       if (report.progress) progress.status(progressText(report.progress))
       await sleep(POLL_INTERVAL_MS, undefined, { signal: interruption() })
     }
@@ -211,6 +216,7 @@ export function formatDoctor(findings: DoctorReport, columns = outputWidth()): s
   const sections = [section('System', formatPairs(system)), section('Configuration', formatConfig(config))]
   if (report.data) sections.push(section('Data', formatData(report)))
   if (hardware) sections.push(section('Hardware', ...formatHardware(hardware)))
+  if (report.memory) sections.push(section('Memory for models', ...report.memory.map(pool => `  ${formatPool(pool)}`)))
   if (ranking.length > 0) sections.push(section(rankingTitle(report), ...formatRanking(ranking)))
   if (report.state) sections.push(section('llama.cpp', formatChosen(report)))
   if (attempts.length > 0) sections.push(section('Attempts, in order', ...attempts.flatMap(formatAttempt)))
@@ -257,7 +263,7 @@ function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, 
     formatPairs([
       ['system', `${platform} ${arch}${glibc === undefined ? '' : `, glibc ${glibc}`}`],
       ['processor', `${cpu.model}, ${cores}${cpu.threads} threads${features}`],
-      ['memory', memory.total > 0 ? `${formatFree(memory.available, memory.total)}${limit}` : 'unknown'],
+      ['memory', memory.total > 0 ? `${formatUsed(memory.available, memory.total)}${limit}` : 'unknown'],
       ...(devices.length > 0 ? devices : [['GPU', 'none found'] as [string, string]])
     ]),
     ...problems.flatMap(({ message, advice }) => [`  ! ${message}`, ...(advice ? [`    → ${advice}`] : [])]),
@@ -267,8 +273,8 @@ function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, 
   ]
 }
 
-function formatFree(free: number | undefined, total: number): string {
-  return free === undefined ? formatBytes(total) : `${formatBytes(free)} free of ${formatBytes(total)}`
+function formatUsed(free: number | undefined, total: number): string {
+  return free === undefined ? formatBytes(total) : `${formatBytes(total - free)} used of ${formatBytes(total)}`
 }
 
 function formatGpu(gpu: Gpu): string {
@@ -276,7 +282,7 @@ function formatGpu(gpu: Gpu): string {
   const facts = [
     gpu.type !== 'unknown' && gpu.type,
     gpu.architecture,
-    totalMemory === undefined ? gpu.unifiedMemory && 'uses system memory' : formatFree(gpu.freeMemory, totalMemory),
+    totalMemory === undefined ? gpu.unifiedMemory && 'uses system memory' : formatUsed(gpu.freeMemory, totalMemory),
     driver?.version && `driver ${driver.version}`,
     driver?.cuda && `CUDA up to ${driver.cuda}`,
     apis.length > 0 && `reached through ${apis.join(', ')}`,

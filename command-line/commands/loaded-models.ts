@@ -15,7 +15,7 @@ import {
   relativeTime,
   wrapLines
 } from '../output.ts'
-import { formatHits } from '../progress-display.ts'
+import { formatHits, formatPool } from '../progress-display.ts'
 import { ask, withServer } from '../server-connection.ts'
 
 const NOTHING_LOADED = { whenNone: 'fail', without: 'No models are loaded.' } as const
@@ -36,7 +36,7 @@ export async function top(context: CommandContext, { json = false }: Options): P
   await (await import('../live-view.ts')).showLive(context, json, true)
 }
 
-export function formatRunning({ models, loading }: PsReply, now = new Date()): string {
+export function formatRunning({ models, loading, memory = [] }: PsReply, now = new Date()): string {
   const hasMembers = [...models, ...loading].some(({ member }) => member !== undefined)
   const isMeasured = models.some(({ speculation }) => speculation)
   const titles = ['NAME', 'MEMBER', 'ID', '>MEMORY', 'PROCESSOR', '>CONTEXT', '>CACHE HITS', 'SPEED', 'UNTIL']
@@ -46,8 +46,8 @@ export function formatRunning({ models, loading }: PsReply, now = new Date()): s
     model.name,
     model.member ?? 'here',
     model.digest.slice(0, 12),
-    formatBytes(model.size),
-    formatProcessor(model.size, model.size_vram),
+    model.size > 0 ? formatBytes(model.size) : '-',
+    model.remote_model === undefined ? formatProcessor(model.size, model.size_vram) : 'remote',
     String(model.context_length),
     formatHits(model.prompt_cache),
     formatSpeed(model.speculation),
@@ -57,10 +57,11 @@ export function formatRunning({ models, loading }: PsReply, now = new Date()): s
     ...[name, member, '', '', '', '', '', ''],
     status ?? state
   ])
-  return formatTable(
+  const table = formatTable(
     titles.filter(isShown),
     [...loaded, ...others].map(row => row.filter(isShown))
   )
+  return [table, ...memory.map(formatPool)].join('\n')
 }
 
 /** Tokens per second with the method that guesses tokens ahead, and without: `38 tokens/s (mtp), 21 without`. */

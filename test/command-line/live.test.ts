@@ -20,7 +20,7 @@ const STATE: LiveState = {
   reply: {
     models: [{ ...runningModel('corral/tiny-chat'), running: 3, queued: 2, generated_tokens: 500 }],
     loading: [{ ...loadingModel('someone/a-model-with-a-rather-long-name-GGUF:Q4_K_M'), status: 'loading 42%' }],
-    memory: [{ pool: 'host', reserved: 3 * GB, budget: 12 * GB }],
+    memory: [{ pool: 'host', reserved: 3 * GB, budget: 12 * GB, free: 9 * GB, used: 5 * GB, total: 16 * GB }],
     pulls: [pullReply('Qwen/Qwen3-0.6B-GGUF:Q8_0', {})]
   }
 }
@@ -31,7 +31,7 @@ t.test('liveLines fits every width', async t => {
   rates.add([{ ...runningModel('corral/tiny-chat'), generated_tokens: 500 }], NOW)
   const wide = liveLines(STATE, rates, { columns: 100, rows: 24 }, NOW)
   t.equal(wide[0], 'http://127.0.0.1:11435  3 running, 2 waiting, 25.0 tokens/s')
-  t.match(wide[1], /^host: 3\.0\d* GB of 12\.?0* GB for models$/)
+  t.match(wide[1], /^host: 3\.0 GB reserved, 9\.0 GB free, 5\.0 GB used of 16\.0 GB$/)
   t.match(wide.join('\n'), /corral\/tiny-chat +3\/4 +2 +25\.0 /)
   t.match(wide.join('\n'), /loading 42%/)
   t.match(wide.join('\n'), /Qwen3-0\.6B-GGUF:Q8_0 {2}downloading 50%, 10 MB\/s, 30 s left/)

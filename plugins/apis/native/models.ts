@@ -144,7 +144,10 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
             .map(model => loadingRecord(model, naming)),
           ...loading.flatMap(record => seenElsewhere(record, caller))
         ],
-        ...(hasRole(caller.role, 'operator') && { memory: poolRecords(scheduler.stats()), pulls: downloads.list() })
+        ...(hasRole(caller.role, 'operator') && {
+          memory: poolRecords(scheduler.stats(), await engines.used().catch(() => ({}))),
+          pulls: downloads.list()
+        })
       }
     }
   })

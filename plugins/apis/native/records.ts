@@ -1,7 +1,7 @@
 import { basename } from 'node:path'
 import { generatedBy } from '../../../core/answers/generated-tokens.ts'
 import type { ModelLimits } from '../../../core/contracts/answers.ts'
-import type { SchedulerStats } from '../../../core/contracts/built-in-services.ts'
+import type { PoolsInUse, SchedulerStats } from '../../../core/contracts/built-in-services.ts'
 import type { Engines, Speculation, StoredConversations } from '../../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model, ModelAlias } from '../../../core/contracts/models.ts'
@@ -46,6 +46,12 @@ function modelDetails({ format, label, metadata }: Model, { plainDetails }: Mode
   return details
 }
 
+/** The name of a model of the plugin `remote` on its server. */
+function remoteName({ metadata: { info } }: Model): Pick<contract.LocalModel, 'remote_model'> {
+  const name = info['remote.model']
+  return typeof name === 'string' ? { remote_model: name } : {}
+}
+
 export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): contract.LocalModel | undefined {
   const name = naming.shownAlias?.(alias)
   if (name === undefined) return undefined
@@ -69,7 +75,7 @@ export function localRecord(variant: Model, naming: ModelNaming, aliases?: reado
     capabilities: variant.metadata.capabilities
   }
   if (others && others.length > 0) record.aliases = others
-  return record
+  return { ...record, ...remoteName(variant) }
 }
 
 /** Returns the reply of `/api/show`. Only admins see from which path a model was imported. */
@@ -141,7 +147,8 @@ export function runningRecord(
     generated_tokens: generatedBy(engine),
     ...(engine.storedConversations && { prompt_cache: promptCacheRecord(engine.storedConversations) }),
     ...(engine.speculation && { speculation: speculationRecord(engine.speculation) }),
-    ...(pools.length > 0 && { memory: { ...reserved } })
+    ...(pools.length > 0 && { memory: { ...reserved } }),
+    ...remoteName(variant)
   }
 }
 
@@ -150,12 +157,17 @@ function speculationRecord({ method, tokensPerSecond }: Speculation): contract.R
   return { method, tokens_per_second: Object.fromEntries(rates) }
 }
 
-export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStats, 'memory'>): contract.PoolRecord[] {
-  const pools = new Set([...Object.keys(budget), ...Object.keys(reserved)])
+export function poolRecords(
+  { memory: { reserved, budget } }: Pick<SchedulerStats, 'memory'>,
+  inUse: PoolsInUse
+): contract.PoolRecord[] {
+  const pools = new Set([...Object.keys(budget), ...Object.keys(reserved), ...Object.keys(inUse)])
   return [...pools].sort().map(pool => {
     const limit = budget[pool]
     const known = limit !== undefined && Number.isFinite(limit)
-    return { pool, reserved: Math.round(reserved[pool] ?? 0), ...(known && { budget: Math.round(limit) }) }
+    const held = Math.round(reserved[pool] ?? 0)
+    const limits = known && { budget: Math.round(limit), free: Math.max(0, Math.round(limit) - held) }
+    return { pool, reserved: held, ...limits, ...inUse[pool] }
   })
 }
 

@@ -80,7 +80,10 @@ t.test('a model of a remote server answers through all APIs', async t => {
   const corral = await corralOf(t, [{ url, key: 'secret-1' }], { capabilities, context: 2048 })
   const { body: tags } = await corral.json('/api/tags')
   const found = tags.models.find((each: any) => each.model === model)
-  t.match(found, { format: 'remote', capabilities })
+  t.match(found, { format: 'remote', capabilities, remote_model: 'tiny', details: { quantization_level: '' } })
+  const preview = (await corral.json('/api/models/preview', { model, options: { num_ctx: 99 } })).body
+  t.match(preview, { model, options: { temperature: [{ from: 'default' }] } })
+  t.strictSame([preview.load, preview.memory], [undefined, undefined], 'its server decides')
   t.same(await answersOf(corral), Array(4).fill('Hello back.'))
   const hosted = await corral.json('/v1/chat/completions', { model, messages })
   t.match(hosted, { status: 200, body: { model, usage: { prompt_tokens: 3, completion_tokens: 2 } } })

@@ -1,4 +1,5 @@
 import { settingsFor } from '../../../../core/config/model-settings.ts'
+import type { PoolsInUse } from '../../../../core/contracts/built-in-services.ts'
 import type { RunningConversion } from '../../../../core/contracts/conversion.ts'
 import type { Engines } from '../../../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../../../core/contracts/leases.ts'
@@ -22,6 +23,8 @@ const PULL_INTERVAL_MS = 1000
 /** Milliseconds between two reads of the GPU sensors, and after a read that returned nothing. */
 const GPU_INTERVAL_MS = 5000
 const SILENT_GPU_INTERVAL_MS = 60_000
+/** Milliseconds between two reads of the memory in use. */
+const USED_INTERVAL_MS = 5000
 /** Step in milliseconds in which the expiry of a busy model advances. */
 const EXPIRY_STEP_MS = 10_000
 
@@ -34,7 +37,7 @@ type Needed = 'catalog' | 'scheduler' | 'downloads' | 'runtimes' | 'conversion' 
 
 interface Dependencies extends Pick<NativeDependencies, Needed> {
   hardware: Pick<Services['hardware'], 'known' | 'readings'>
-  engines: Pick<Engines, 'elsewhere' | 'providerOf'>
+  engines: Pick<Engines, 'elsewhere' | 'providerOf' | 'used'>
   /** Undefined until the routes are registered. */
   drain(): Drain | undefined
 }
@@ -59,6 +62,8 @@ export class StateCollector {
     | { made: readonly unknown[]; aliases: string; facts: Map<Model, ModelFacts>; seen: readonly CurrentRecord[] }
     | undefined
   #pulls = new Map<string, { at: number; value: PullReply }>()
+  #used: PoolsInUse = {}
+  #nextUsed = 0
   #gpus: readonly CurrentRecord[] = []
   #nextGpus = 0
 
@@ -89,7 +94,12 @@ export class StateCollector {
       case 'gpu':
         return this.#gpuRecords(now)
       case 'memory':
-        return poolRecords(scheduler.stats()).map(value => ({ topic, key: value.pool, value, access: 'operator' }))
+        return poolRecords(scheduler.stats(), this.#readUsed(now)).map(value => ({
+          topic,
+          key: value.pool,
+          value,
+          access: 'operator'
+        }))
       case 'member':
         return engines.elsewhere().members.map(value => ({ topic, key: value.name, value, access: 'operator' }))
       case 'replicas': {
@@ -177,6 +187,18 @@ export class StateCollector {
       this.#nextGpus = performance.now() + (readings.length > 0 ? GPU_INTERVAL_MS : SILENT_GPU_INTERVAL_MS)
     })
     return this.#gpus
+  }
+
+  /** Returns the memory in use as it was read last, and starts the next read if it is due. */
+  #readUsed(now: number): PoolsInUse {
+    if (now >= this.#nextUsed) {
+      this.#nextUsed = now + USED_INTERVAL_MS
+      void this.#deps.engines.used().then(
+        pools => (this.#used = pools),
+        () => undefined
+      )
+    }
+    return this.#used
   }
 
   #build(): StateValue<'build'> {
