@@ -3,7 +3,7 @@ import t from 'tap'
 import { accessibilityFaults } from '../../support/browser.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../../support/corral.ts'
 import { readFixture } from '../../support/fixture.ts'
-import { pdfWith } from '../../support/pdf.ts'
+import { pdfOf, pdfWith } from '../../support/pdf.ts'
 import { pngBytes } from '../apis/openai/media/support.ts'
 import { answered, answersOf, ask, choose, ended, messageField, pageTests, startWriter } from './support.ts'
 
@@ -28,6 +28,15 @@ const corral = await startCorral(t, { config: `${remote}defaults:\n  temperature
 const test = pageTests(t, corral.url)
 const WRITER = 'far/writer'
 const QUESTION = CAPITAL_QUESTION.content
+
+const LOCKED = pdfOf(
+  {
+    1: '<</Type/Catalog/Pages 2 0 R>>',
+    2: '<</Type/Pages/Kids[]/Count 0>>',
+    3: `<</Filter/Standard/V 1/R 2/O(${'a'.repeat(32)})/U(${'b'.repeat(32)})/P -4>>`
+  },
+  '/Encrypt 3 0 R/ID[(x)(x)]'
+)
 
 interface GivenFile {
   name: string
@@ -62,7 +71,8 @@ test('files can be dropped and pasted, and rejected files are explained', {}, as
     [IMAGE, 'This model does not support images: cat.png was left out.'],
     [file('odd.bin', Buffer.from([0, 255, 254, 1]), ''), 'odd.bin is not an image'],
     [file('empty.txt', ' \n'), 'empty.txt contains no text.'],
-    [file('torn.pdf', '%PDF-1.4 torn', 'application/pdf'), 'torn.pdf is not an image']
+    [file('torn.pdf', '%PDF-1.4 torn', 'application/pdf'), 'torn.pdf is not an image'],
+    [file('locked.pdf', LOCKED, 'application/pdf'), 'locked.pdf needs a password']
   ] as const) {
     await give(page, 'drop', given)
     await alert.getByText(reason).waitFor()

@@ -1,10 +1,12 @@
+import { formatNumber, formatSize } from '../parts/formats.ts'
 import type { Attachment } from '../state/chat-format.ts'
 import { fill, texts } from '../texts/texts.ts'
 
-/** Larger files do not fit into a request. */
+/** Larger images and sounds do not fit into a request. Of documents, only the text is sent. */
 const MAX_BYTES = 20_000_000
-/** Models would not read more characters. */
-const MAX_TEXT_LENGTH = 400_000
+const MAX_DOCUMENT_BYTES = 100_000_000
+/** Characters of a document: two long books. */
+const MAX_TEXT_LENGTH = 2_000_000
 
 /** Reads files that were dropped, pasted or chosen. @returns the attachments, and why other files were rejected */
 export async function readFiles(
@@ -17,7 +19,8 @@ export async function readFiles(
   const refused: string[] = []
   for (const file of files) {
     const { name, type, size } = file
-    if (size > MAX_BYTES) refused.push(fill(t.fileTooLarge, { name }))
+    const limit = /^(image|audio)\//.test(type) ? MAX_BYTES : MAX_DOCUMENT_BYTES
+    if (size > limit) refused.push(fill(t.fileTooLarge, { name, size: formatSize(limit) }))
     else if (type.startsWith('image/')) {
       if (!capabilities.includes('vision')) refused.push(fill(t.modelBlind, { name }))
       else attachments.push({ name, type, kind: 'image', data: await dataAddress(file) })
@@ -29,11 +32,14 @@ export async function readFiles(
         const isPdf = type === 'application/pdf' || /\.pdf$/i.test(name)
         const { text, cutAfter } = isPdf ? await readPdf(file, signal) : { text: await readText(file) }
         if (text.trim() === '') refused.push(fill(t.fileEmpty, { name }))
-        else attachments.push({ name, type: 'text/plain', kind: 'text', data: text.slice(0, MAX_TEXT_LENGTH) })
+        else attachments.push({ name, type: 'text/plain', kind: 'text', data: text.slice(0, MAX_TEXT_LENGTH), size })
         if (cutAfter !== undefined) refused.push(fill(t.pdfCut, { name, pages: cutAfter }))
-      } catch {
+        else if (text.length > MAX_TEXT_LENGTH)
+          refused.push(fill(t.textCut, { name, count: formatNumber(MAX_TEXT_LENGTH) }))
+      } catch (error) {
         if (signal.aborted) break
-        refused.push(fill(t.fileUnknown, { name }))
+        const isLocked = (error as Error).name === 'PasswordException'
+        refused.push(fill(isLocked ? t.pdfLocked : t.fileUnknown, { name }))
       }
     }
   }

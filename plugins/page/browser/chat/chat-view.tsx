@@ -2,6 +2,7 @@ import { type Signal, useComputed, useSignal, useSignalEffect } from '@preact/si
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { announce, attempt, IconButton, Menu, MenuItem, Note } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
+import { later } from '../parts/layout.tsx'
 import { useGradually, useWindowEvents } from '../parts/view-hooks.ts'
 import { isAsked } from '../state/answer-calls.ts'
 import { resumeAnswers, say, stop } from '../state/answering.ts'
@@ -17,7 +18,7 @@ import {
   openChat,
   sought
 } from '../state/chats.ts'
-import { branchTo, isUnderWay } from '../state/conversation-tree.ts'
+import { branchTo, isDocument, isUnderWay } from '../state/conversation-tree.ts'
 import { tellFinished } from '../state/finished.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
@@ -29,6 +30,8 @@ import { ChatSettings } from './chat-settings.tsx'
 import { Composer } from './composer.tsx'
 import { edited, MessageView } from './message-view.tsx'
 import { ModelPicker } from './model-picker.tsx'
+
+const DocumentLine = later(async () => (await import('./documents-view.tsx')).DocumentLine)
 
 const MAX_PANES = 4
 
@@ -186,6 +189,9 @@ function OldChat(props: {
     const leaf = opened.value?.value.messages.get(chats.value.get(id)?.leaf ?? '')?.value
     return leaf && isUnderWay(leaf) ? leaf.id : undefined
   })
+  const hasDocuments = useComputed(() =>
+    [...(opened.value?.value.messages.values() ?? [])].some(each => each.peek().attachments?.some(isDocument))
+  )
   const isBusy = busyWith.value !== undefined
   useEffect(() => {
     if (!isBusy) return
@@ -213,6 +219,7 @@ function OldChat(props: {
         {onClose && <IconButton icon="close" label={t.close} onClick={onClose} />}
       </header>
       {opened.value && <Conversation id={id} opened={opened.value} />}
+      {hasDocuments.value && <DocumentLine id={id} opened={opened.value!} />}
       <Composer
         id={id}
         busyWith={busyWith.value}

@@ -1,10 +1,11 @@
 import { signal } from '@preact/signals'
 import type { Token, Tokens } from 'marked'
-import { Component, type ComponentChild, h, type JSX, render } from 'preact'
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { Component, type ComponentChild, createContext, h, type JSX, render } from 'preact'
+import { useContext, useEffect, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
 import { useGradually } from '../parts/view-hooks.ts'
-import { texts } from '../texts/texts.ts'
+import type { Source } from '../state/chat-format.ts'
+import { fill, texts } from '../texts/texts.ts'
 import type { FormulaToken, MarkdownBlocks, Part } from './markdown-blocks.ts'
 
 const reader = signal<typeof MarkdownBlocks | undefined>(undefined)
@@ -128,7 +129,7 @@ function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChi
     case 'table':
       return tableOf(token as Tokens.Table)
     case 'text':
-      return token.tokens ? inline(token.tokens) : withEntities((token as Tokens.Text).text)
+      return token.tokens ? inline(token.tokens) : withCitations((token as Tokens.Text).text)
     default:
       // Raw HTML and unparsed text are shown as written.
       return <p class="is-plain">{token.raw}</p>
@@ -210,7 +211,7 @@ function inlineOf(token: Token, key: number, depth: number): ComponentChild {
     case 'formula':
       return <Formula key={key} text={(token as FormulaToken).text} isDisplayed={(token as FormulaToken).isDisplayed} />
     case 'text':
-      return token.tokens ? inline(token.tokens, depth) : withEntities((token as Tokens.Text).text)
+      return token.tokens ? inline(token.tokens, depth) : withCitations((token as Tokens.Text).text, key)
     default:
       return token.raw
   }
@@ -223,6 +224,38 @@ function Link({ href, children }: { href: string; children: ComponentChild }) {
       {children}
     </a>
   )
+}
+
+/** The passages that a text may cite, and what opens one of them. */
+export const CitedPassages = createContext<{ sources: readonly Source[]; open: (index: number) => void } | undefined>(
+  undefined
+)
+
+/** A button that opens a passage. */
+export function Citation({ index }: { index: number }) {
+  const { sources, open } = useContext(CitedPassages)!
+  const label = fill(texts.value.passage, { number: index + 1, place: sources[index]!.name })
+  return (
+    <button type="button" class="citation" aria-label={label} title={label} onClick={() => open(index)}>
+      [{index + 1}]
+    </button>
+  )
+}
+
+const CITATION = /(\[\d{1,2}(?:, ?\d{1,2})*\])/
+
+const withCitations = (text: string, key?: number) =>
+  CITATION.test(text) ? <Citing key={key} text={text} /> : withEntities(text)
+
+/** A text with buttons in place of the numbers of passages, such as `[1]`. Other numbers stay as written. */
+function Citing({ text }: { text: string }) {
+  const count = useContext(CitedPassages)?.sources.length ?? 0
+  const parts = text.split(CITATION).map((part, place) => {
+    const numbers = place % 2 === 0 ? [] : part.slice(1, -1).split(',').map(Number)
+    if (numbers.length === 0 || numbers.some(number => number < 1 || number > count)) return withEntities(part)
+    return numbers.map(number => <Citation key={number} index={number - 1} />)
+  })
+  return <>{parts}</>
 }
 
 const ENTITIES: Record<string, string> = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'", nbsp: '\u00a0' }

@@ -23,9 +23,10 @@ import { getSiblings, isUnderWay } from '../state/conversation-tree.ts'
 import { go } from '../state/route.ts'
 import { chatModels, contextOf } from '../state/server-state.ts'
 import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'
-import { Markdown } from './markdown-view.tsx'
+import { Citation, CitedPassages, Markdown } from './markdown-view.tsx'
 import { beingRead, readAloud, reader, stopReading } from './read-aloud.ts'
 
+const SourceDialog = later(async () => (await import('./documents-view.tsx')).SourceDialog)
 const AnswerSteps = later(async () => (await import('./tool-calls.tsx')).AnswerSteps)
 
 /** Id of the message that is being edited, or empty. */
@@ -103,13 +104,14 @@ function QuestionBody({ message: { content, attachments = [] } }: { message: Mes
 
 function AnswerBody({ message }: { message: Message }) {
   const t = texts.value
-  const { content, thinking, state, error, finish, dropped, calls } = message
+  const { content, thinking, state, error, finish, dropped, calls, sources } = message
   const isBusy = isUnderWay(message)
+  const [cited, open] = useState<number | undefined>(undefined)
   const last = calls?.at(-1)
   /** Whether nothing shows yet that the server works: neither text nor a running call. */
   const isSilent = partsOf(message).at(-1)!.text === '' && (!last || last.output !== undefined)
   return (
-    <>
+    <CitedPassages.Provider value={sources && { sources, open }}>
       {dropped !== undefined && dropped > 0 && <p class="note">{plural(t.droppedNote, dropped)}</p>}
       {thinking && (
         <details class="thoughts">
@@ -131,7 +133,17 @@ function AnswerBody({ message }: { message: Message }) {
         </p>
       )}
       {error && <Failure message={message} error={error} />}
-    </>
+      {sources && !isBusy && (
+        <p class="note">
+          {t.passages}:{' '}
+          {sources.map((_, index) => (
+            <Citation key={index} index={index} />
+          ))}
+          {message.search === 'words' && t.wordsOnly}
+        </p>
+      )}
+      {cited !== undefined && <SourceDialog message={message} index={cited} onClose={() => open(undefined)} />}
+    </CitedPassages.Provider>
   )
 }
 

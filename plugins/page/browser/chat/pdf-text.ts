@@ -1,6 +1,6 @@
 import { getDocument, PDFWorker } from 'pdfjs-dist'
 
-/** Models would not read more. */
+/** A long book. */
 const MAX_PAGES = 1000
 const MAX_TIME_MS = 60_000
 
@@ -22,7 +22,7 @@ const policy = (globalThis as { trustedTypes?: TrustedTypes }).trustedTypes?.cre
  * Extracts the text of a PDF, page by page, in a worker.
  * @param maxLength stops after this many characters; it also stops after many pages, and after a minute
  * @param stopped cancels
- * @returns the text, and the number of pages read if there are more
+ * @returns the text with form feeds between pages, and the number of pages read if there are more
  * @throws Error if it is not a PDF or needs a password; the reason of `stopped`
  */
 export async function textOfPdf(
@@ -51,7 +51,8 @@ export async function textOfPdf(
       const page = await Promise.race([document.getPage(pages.length + 1), end])
       const { items } = await Promise.race([page.getTextContent(), end])
       page.cleanup()
-      pages.push(items.map(item => ('str' in item ? item.str + (item.hasEOL ? '\n' : '') : '')).join(''))
+      const text = items.map(item => ('str' in item ? item.str + (item.hasEOL ? '\n' : '') : '')).join('')
+      pages.push(text.replaceAll('\f', ' '))
       length += pages.at(-1)!.length
     }
     return true
@@ -61,7 +62,7 @@ export async function textOfPdf(
       if (error === slow && pages.length > 0) return false
       throw error
     })
-    const text = pages.join('\n\n')
+    const text = pages.join('\f')
     return isWhole ? { text } : { text, cutAfter: pages.length }
   } finally {
     clearTimeout(timer)

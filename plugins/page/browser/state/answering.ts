@@ -3,7 +3,7 @@ import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
 import { openChannel } from './browser-storage.ts'
 import type { Attachment, Chat, HostedCall, Message, ToolCall } from './chat-format.ts'
 import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
-import { branchTo, isUnderWay, requestMessages } from './conversation-tree.ts'
+import { branchTo, isDocument, isUnderWay, requestMessages } from './conversation-tree.ts'
 import { isAllowed, toolServers, usableTools } from './hosted-tools.ts'
 import { lastModel } from './preferences.ts'
 import { noteRequest } from './recent-requests.ts'
@@ -238,7 +238,7 @@ async function receive(message: Message): Promise<void> {
           : await send('POST', 'v1/chat/completions', {
               signal: stopped,
               headers: { 'x-corral-resumable': 'true', ...(tools.length > 0 && { 'x-corral-tools': tools.join() }) },
-              body: requestBody(chat, message)
+              body: await requestBody(chat, message, more => change(more, true), stopped)
             })
         wait = RETRY_MS
         const id = response.headers.get('x-corral-stream-id')
@@ -336,19 +336,26 @@ interface ChunkEvent {
   error?: { message: string; code?: string }
 }
 
-function requestBody({ options, schema, tools, system }: Chat, message: Message): object {
+async function requestBody(
+  asked: Chat,
+  message: Message,
+  change: (change: Partial<Message>) => void,
+  signal: AbortSignal
+): Promise<object> {
+  const { options, schema, tools, system } = asked
   const { chat, id, model, calls = [] } = message
   // The server adds the calls that the user has decided about.
   const own = { ...message, calls: calls.filter(call => !isDecided(call)) }
   const seesImages = models.peek().some(({ name, capabilities }) => name === model && capabilities.includes('vision'))
-  const messages = requestMessages([...branchTo(messagesOf(chat), id).slice(0, -1), own], system, seesImages)
+  const all = messagesOf(chat)
+  const branch = branchTo(all, id).slice(0, -1)
   const approvals = calls
     .filter(isDecided)
     .map(({ approval, state }) => ({ id: approval, approve: state === 'approved' }))
   const json_schema = schema?.trim() && { name: 'answer', strict: true, schema: JSON.parse(schema) }
-  return {
+  const bodyOf = (branch: readonly Message[]) => ({
     model,
-    messages,
+    messages: requestMessages([...branch, own], system, seesImages),
     stream: true,
     stream_options: { include_usage: true },
     return_progress: true,
@@ -356,5 +363,8 @@ function requestBody({ options, schema, tools, system }: Chat, message: Message)
     response_format: json_schema ? { type: 'json_schema', json_schema } : undefined,
     tools: tools?.trim() ? JSON.parse(tools) : undefined,
     mcp: toolServers.peek().length > 0 || approvals.length > 0 ? { approves: true, approvals } : undefined
-  }
+  })
+  if (![...all.values()].some(({ attachments }) => attachments?.some(isDocument))) return bodyOf(branch)
+  const { withDocuments } = await import('./chat-documents.ts')
+  return bodyOf(await withDocuments({ chat: asked, branch, answer: message, bodyOf, change, signal }))
 }

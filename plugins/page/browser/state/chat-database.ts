@@ -17,9 +17,23 @@ export interface Changes {
 }
 
 let database: IDBPDatabase<Schema> | undefined
+let owned = ''
+
+/** Vectors of documents. They have a database of their own, since open tabs would block a new version of the other. */
+export const VECTORS = 'entries'
+let vectors: Promise<IDBPDatabase | undefined> | undefined
+/** Opens the database of vectors. Without one, vectors exist only in memory. */
+export const openVectors = (): Promise<IDBPDatabase | undefined> =>
+  (vectors ??= openDB(`corral-passages ${owned}`, 1, {
+    upgrade: db => void db.createObjectStore(VECTORS, { keyPath: ['chat', 'id'] })
+  }).catch(error => void noteStorageFault(error)))
+
+/** All vectors of a chat. */
+export const vectorRange = (chat: string) => IDBKeyRange.bound([chat], [chat, []])
 
 /** Opens the browser's database. Without one, chats exist only in memory. @param owner name of the key, or empty */
 export async function openDatabase(owner: string): Promise<void> {
+  owned = owner
   try {
     database = await openDB<Schema>(owner ? `corral ${owner}` : 'corral', 1, {
       upgrade(db) {
@@ -72,6 +86,7 @@ export async function writeChanges(changes: Changes): Promise<boolean> {
       for (const id of await allMessages.index('chat').getAllKeys(goneChat)) done.push(allMessages.delete(id))
     }
     await Promise.all(done)
+    if (goneChat !== undefined) await (await openVectors())?.delete(VECTORS, vectorRange(goneChat))
     return true
   } catch (error) {
     noteStorageFault(error)

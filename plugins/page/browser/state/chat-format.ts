@@ -84,11 +84,13 @@ const CHAT_MORE = {
 export const CHAT_FIELDS = { ...CHAT, ...optional({ ...CHAT_MORE, updatedAt: number }) }
 export type Chat = Of<typeof CHAT> & { updatedAt: number } & Partial<Of<typeof CHAT_MORE>>
 
-/** `data` is a `data:` URL, or the text itself for text files. */
+/** `data` is a `data:` URL, or the text itself for documents: empty after their removal, with form feeds between pages. */
 const ATTACHMENT = { name: text, kind: oneOf('image', 'audio', 'text'), type: text, data: text }
-export type Attachment = Of<typeof ATTACHMENT>
+/** Bytes of the file. */
+const ATTACHMENT_MORE = { size: number }
+export type Attachment = Of<typeof ATTACHMENT> & Partial<Of<typeof ATTACHMENT_MORE>>
 const isAttachment = (value: unknown): value is Attachment =>
-  shape(ATTACHMENT)(value) &&
+  shape({ ...ATTACHMENT, ...optional(ATTACHMENT_MORE) })(value) &&
   // Loading a URL on another server would reveal what is being read.
   (value.kind === 'text' || value.data.startsWith(`data:${value.kind}/`))
 
@@ -113,6 +115,12 @@ const HOSTED_CALL_MORE = {
 /** A call of a tool that the server runs. `at` is its place in the text of the answer. */
 export type HostedCall = Of<typeof HOSTED_CALL> & Partial<Of<typeof HOSTED_CALL_MORE>>
 const isHostedCall = shape({ ...HOSTED_CALL, ...optional(HOSTED_CALL_MORE) }) as Check<unknown> as Check<HostedCall>
+
+const SOURCE = { name: text, at: number, text }
+const SOURCE_MORE = { page: number, heading: text }
+/** A passage of a document, at an offset of its text. Answers cite it by its number in the list, from 1. */
+export type Source = Of<typeof SOURCE> & Partial<Of<typeof SOURCE_MORE>>
+const isSource = shape({ ...SOURCE, ...optional(SOURCE_MORE) }) as Check<unknown> as Check<Source>
 
 export interface Timing {
   promptTokens: number
@@ -139,6 +147,9 @@ const MESSAGE_MORE = {
   thinking: text,
   toolCalls: listOf(shape(TOOL_CALL)),
   calls: listOf(isHostedCall),
+  /** The passages that the answer is based on, and how they were found. */
+  sources: listOf(isSource),
+  search: oneOf('meaning', 'words'),
   /** Absent when the answer is complete. */
   state: oneOf('waiting', 'answering', 'stopped', 'failed'),
   /** The server's description of what the answer is waiting for. */

@@ -3,6 +3,9 @@ import type { Attachment, Message } from './chat-format.ts'
 
 export const isUnderWay = ({ state }: Message) => state === 'waiting' || state === 'answering'
 
+/** Whether an attachment is a document that was not removed. */
+export const isDocument = ({ kind, data }: Attachment) => kind === 'text' && data !== ''
+
 /** The messages from the root to a leaf. If the leaf was deleted elsewhere, the newest message is used instead. */
 export function branchTo(messages: ReadonlyMap<string, Message>, leaf: string | undefined): Message[] {
   if (leaf === undefined) return []
@@ -73,7 +76,9 @@ export function requestMessages(branch: readonly Message[], system: string | und
 }
 
 function contentOf(text: string, attachments: readonly Attachment[]): unknown {
-  const texts = attachments.filter(({ kind }) => kind === 'text').map(({ name, data }) => `File "${name}":\n\n${data}`)
+  const texts = attachments
+    .filter(isDocument)
+    .map(({ name, data }) => `File "${name}":\n\n${data.replaceAll('\f', '\n\n')}`)
   const whole = [...texts, text].filter(part => part !== '').join('\n\n')
   const media = attachments.filter(({ kind }) => kind !== 'text')
   if (media.length === 0) return whole

@@ -35,6 +35,8 @@ export const language = remembered('language', '')
 export const lastModel = remembered('model', '')
 /** The models for dictation and for reading aloud. */
 export const speechModels = { transcribe: remembered('transcribe', ''), speak: remembered('speak', '') }
+/** The model that searches documents, or empty for the first one. */
+export const searchModel = remembered('embedding', '')
 /** Whether the browser shows notifications: `yes` or empty. */
 export const notifications = remembered('notifications', '')
 /** Whether the sidebar is hidden on wide screens: `yes` or empty. */

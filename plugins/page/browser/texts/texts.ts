@@ -52,6 +52,7 @@ export function statusText(status = ''): string {
   if (status === '') return t.waitingStatus
   if (status === 'reconnecting') return t.reconnecting
   if (status.startsWith('prompt') && percent) return fill(t.promptStatus, { percent })
+  if (status.startsWith('documents')) return fill(t.documentsStatus, { percent: percent ?? '' })
   if (/^loading/.test(status)) return fill(t.loadingStatus, { percent: percent ?? '' })
   if (/^(queued|waiting for a slot)/.test(status)) return t.queueStatus
   return status

@@ -1,0 +1,252 @@
+import { computed } from '@preact/signals'
+import { ask } from './api.ts'
+import type { Attachment, Chat, Message, Source } from './chat-format.ts'
+import { changeChat, changeMessage, messagesOf } from './chats.ts'
+import { isDocument } from './conversation-tree.ts'
+import {
+  embed,
+  forgetVectors,
+  type Indexed,
+  indexDocuments,
+  indexingState,
+  indexStates,
+  vectorsOf
+} from './passage-index.ts'
+import {
+  bestOf,
+  estimateTokens,
+  fitsByEstimate,
+  passagesOf,
+  promptRoom,
+  scoreTerms,
+  similarity,
+  termCounter,
+  termsOf,
+  withPassages
+} from './passage-search.ts'
+import { searchModel } from './preferences.ts'
+import { models } from './server-state.ts'
+
+/*
+ * The documents of a chat: the texts attached to its messages. A question gets the whole texts if they fit into the
+ * context, and otherwise the passages that fit the question best.
+ */
+
+/** Passages of all documents of a chat. A book has about 1000. */
+const MAX_PASSAGES = 4000
+const MAX_SENT = 8
+/** Shorter questions are searched with the question before, which they may continue. */
+const SHORT_QUESTION = 20
+/** Time for one step, in milliseconds, so that no frame is late. */
+const STEP_MS = 8
+
+/** The models that make embeddings, and the one to use with its version: the chosen model, otherwise the first one. */
+export const embeddingModels = computed(() => {
+  const all = models.value.filter(({ capabilities }) => capabilities.includes('embedding'))
+  const used = all.find(({ name }) => name === searchModel.value) ?? all[0]
+  return { names: all.map(({ name }) => name), name: used?.name, version: used && `${used.name} ${used.digest}` }
+})
+
+const ids = new WeakMap<Attachment, string>()
+
+/** Identifies a document by its name and text. */
+function idOf(document: Attachment): string {
+  const known = ids.get(document)
+  if (known) return known
+  const text = `${document.name}\n${document.data}`
+  let [one, other] = [0x811c9dc5, 0x9dc5811c]
+  for (let at = 0; at < text.length; at++) {
+    const code = text.charCodeAt(at)
+    one = Math.imul(one ^ code, 0x01000193)
+    other = Math.imul(other ^ code, 0x5bd1e995)
+  }
+  const id = [text.length, one >>> 0, other >>> 0].map(part => part.toString(36)).join('-')
+  ids.set(document, id)
+  return id
+}
+
+/** The documents in messages by id. */
+export const documentsIn = (messages: Iterable<Message>): Map<string, Attachment> =>
+  new Map(
+    [...messages].flatMap(({ attachments = [] }) => attachments.filter(isDocument).map(each => [idOf(each), each]))
+  )
+
+/** Removes a document from a chat. Its name stays in the message that it was attached to. */
+export async function removeDocument(chat: string, id: string): Promise<void> {
+  const messages = messagesOf(chat)
+  for (const message of messages.values()) {
+    const { attachments = [], rev = 0 } = message
+    if (!attachments.some(each => isDocument(each) && idOf(each) === id)) continue
+    const left = attachments.map(each => (isDocument(each) && idOf(each) === id ? { ...each, data: '' } : each))
+    changeMessage(message, { attachments: left, rev: Math.max(Date.now(), rev + 1) })
+  }
+  await changeChat(chat)
+  await forgetVectors(chat, [...documentsIn(messagesOf(chat).values()).keys()])
+}
+
+/** Takes items in short steps, so that no frame is late. */
+async function gradually<Item>(items: Iterable<Item>, take: (item: Item) => void): Promise<void> {
+  let began = performance.now()
+  for (const item of items) {
+    take(item)
+    if (performance.now() - began < STEP_MS) continue
+    await new Promise(resolve => setTimeout(resolve))
+    began = performance.now()
+  }
+}
+
+const split = new WeakMap<Attachment, Promise<Source[]>>()
+
+/** The passages of a document. They are kept as long as it is in memory. */
+function passagesIn(document: Attachment): Promise<Source[]> {
+  const known = split.get(document)
+  if (known) return known
+  const work = (async () => {
+    const all: Source[] = []
+    await gradually(passagesOf(document.name, document.data), passage => void all.push(passage))
+    return all
+  })()
+  split.set(document, work)
+  return work
+}
+
+async function indexedOf(documents: ReadonlyMap<string, Attachment>): Promise<Indexed[]> {
+  const all: Indexed[] = []
+  let left = MAX_PASSAGES
+  for (const [id, document] of documents) {
+    const passages = (await passagesIn(document)).slice(0, left)
+    left -= passages.length
+    all.push({ id, passages })
+  }
+  return all
+}
+
+/** Continues to index the documents of a chat that were searched before. @param again although the user stopped it */
+export async function continueIndexing(chat: string, again = false): Promise<void> {
+  const state = await indexingState(chat)
+  const { name, version } = embeddingModels.peek()
+  if (!version || !name || state === 'none' || (state === 'stopped' && !again)) return
+  const documents = documentsIn(messagesOf(chat).values())
+  await forgetVectors(chat, [...documents.keys()])
+  if (documents.size > 0) await indexDocuments(chat, await indexedOf(documents), name, version)
+}
+
+/** Finds the passages for a question. `search`: whether they were compared by meaning, or only by words. */
+async function find(chat: string, documents: readonly Indexed[], question: string, signal: AbortSignal) {
+  const passages = documents.flatMap(({ passages }) => passages)
+  const count = termCounter(termsOf(question))
+  const counts: number[][] = []
+  await gradually(passages, ({ text, heading = '' }) => void counts.push(count(`${heading}\n${text}`)))
+  const words = scoreTerms(
+    counts,
+    passages.map(({ text }) => text.length)
+  )
+  const { name, version } = embeddingModels.peek()
+  const rows = version ? await Promise.all(documents.map(({ id }) => vectorsOf(chat, id, version))) : []
+  // Without its model, or if that fails, words are enough.
+  const asked = name && rows.some(Boolean) ? await embed(name, [question], 'query', signal).catch(() => []) : []
+  signal.throwIfAborted()
+  const vector = asked[0]
+  const meanings: number[] = []
+  if (vector) {
+    const places = documents.flatMap(({ passages }, at) => passages.map((_, index) => ({ row: rows[at], index })))
+    await gradually(places, ({ row, index }) =>
+      meanings.push(row && index < row.count ? similarity(vector, row.vectors, index) : 0)
+    )
+  }
+  const found = bestOf(vector ? [words, meanings] : [words], MAX_SENT)
+  // Nothing matches: the beginnings tell at least what the documents are about.
+  const best = found.length > 0 ? found : passages.slice(0, 2).keys()
+  return { sources: [...best].map(index => passages[index]!), search: vector ? 'meaning' : 'words' } as const
+}
+
+interface Asked {
+  chat: Chat
+  /** The branch up to the question, and the answer to it. */
+  branch: readonly Message[]
+  answer: Message
+  /** Makes a request from a branch. */
+  bodyOf: (branch: readonly Message[]) => object
+  change: (change: Partial<Message>) => void
+  signal: AbortSignal
+}
+
+/** Puts the documents of a chat into the messages of a request: the whole texts, or passages for the question. */
+export async function withDocuments({ chat, branch, answer, bodyOf, change, signal }: Asked): Promise<Message[]> {
+  const documents = documentsIn(messagesOf(chat.id).values())
+  const question = branch.findLast(({ role }) => role === 'user')
+  if (!question) return [...branch]
+  const searched = (sources: readonly Source[]) =>
+    branch.map(message => {
+      const { attachments = [], content } = message
+      const others = attachments.filter(each => each.kind !== 'text')
+      return {
+        ...message,
+        attachments: others,
+        content: message === question ? withPassages(content, sources) : content
+      }
+    })
+  // A continued answer keeps the numbers of its passages.
+  if (answer.sources && answer.content !== '') return searched(answer.sources)
+  const missing = new Map(documents)
+  for (const id of documentsIn(branch).keys()) missing.delete(id)
+  const first = branch.find(({ role }) => role === 'user')
+  const whole = branch.map(message =>
+    message === first ? { ...message, attachments: [...missing.values(), ...(message.attachments ?? [])] } : message
+  )
+  const window = await windowOf(answer.model ?? '', signal)
+  const room = window === undefined ? Infinity : promptRoom(window, chat.options)
+  const fits = async (branch: readonly Message[]) => {
+    const body = bodyOf(branch)
+    // Tokens of images and sounds do not depend on the length of their data.
+    const text = JSON.stringify(body, (name, value) => (name === 'url' || name === 'data' ? '' : value))
+    const tokens = estimateTokens(text)
+    return fitsByEstimate(tokens, room) ?? (await countTokens(body, tokens, answer, signal)) <= room
+  }
+  if (await fits(whole)) {
+    change({ sources: undefined, search: undefined })
+    return whole
+  }
+  const indexed = await indexedOf(documents)
+  const unfollow = indexStates.subscribe(states => {
+    const { done = 0, total = 0 } = states.get(chat.id) ?? {}
+    change({ status: `documents ${Math.floor((100 * done) / (total || 1))}%` })
+  })
+  const stopped = new Promise<never>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+  await Promise.race([index(chat.id, indexed), stopped]).finally(unfollow)
+  const before = branch.findLast(each => each.role === 'user' && each !== question)
+  const isShort = question.content.length < SHORT_QUESTION && before
+  const wanted = isShort ? `${before.content.slice(0, 500)} ${question.content}` : question.content
+  const { sources: found, search } = await find(chat.id, indexed, wanted.slice(0, 2000), signal)
+  let sources = found
+  while (sources.length > 1 && !(await fits(searched(sources)))) sources = sources.slice(0, sources.length >> 1)
+  change({ sources, search, status: '' })
+  return searched(sources)
+}
+
+/** Indexes before the first search, and after changes. The user may stop it to get an answer sooner. */
+async function index(chat: string, documents: readonly Indexed[]): Promise<void> {
+  const { name = '', version = '' } = embeddingModels.peek()
+  if ((await indexingState(chat)) === 'stopped') return
+  await indexDocuments(chat, name ? documents : [], name, version)
+}
+
+/** The largest context of a model. Undefined if the server does not know. */
+async function windowOf(model: string, signal: AbortSignal): Promise<number | undefined> {
+  const shown = ask<{ context_window?: number }>('POST', 'api/show', { body: { model }, signal })
+  const { context_window: window } = await shown.catch(() => ({ context_window: undefined }))
+  signal.throwIfAborted()
+  return window || undefined
+}
+
+/** Lets the server count the tokens of a request, if it has the model's tokenizer. */
+async function countTokens(body: object, otherwise: number, { model }: Message, signal: AbortSignal): Promise<number> {
+  if (models.peek().some(({ name, format }) => name === model && format === 'remote')) return otherwise
+  const counted = ask<{ input_tokens: number }>('POST', 'v1/chat/completions/input_tokens', {
+    body: { ...body, stream: false, stream_options: undefined },
+    signal
+  })
+  const { input_tokens: tokens } = await counted.catch(() => ({ input_tokens: otherwise }))
+  signal.throwIfAborted()
+  return tokens
+}
