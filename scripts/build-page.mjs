@@ -3,6 +3,7 @@ import { basename, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { brotliCompressSync, constants, gzipSync } from 'node:zlib'
 import { noteInputs, root } from './inputs.mjs'
+import { languages } from './page-languages.mjs'
 
 export const FOLDER = join(root, 'dist', 'plugins', 'page', 'browser')
 
@@ -10,10 +11,8 @@ export const FOLDER = join(root, 'dist', 'plugins', 'page', 'browser')
  * Builds the browser page into dist: files with hashed names, each compressed in two ways, `files.json` with the names,
  * and `packages.json` with the bundled npm packages.
  */
-export async function buildPage() {
+export async function buildPage(from = join(root, 'plugins', 'page', 'browser'), to = FOLDER) {
   const { build } = await import('esbuild')
-  const from = join(root, 'plugins', 'page', 'browser')
-  const to = FOLDER
   mkdirSync(to, { recursive: true })
   // tsc writes modules of the page that tests import to subfolders, which must stay.
   for (const entry of readdirSync(to, { withFileTypes: true })) if (entry.isFile()) rmSync(join(to, entry.name))
@@ -36,10 +35,14 @@ export async function buildPage() {
     entryNames: '[name]-[hash]',
     chunkNames: '[name]-[hash]',
     tsconfig: join(from, 'tsconfig.json'),
+    plugins: [languages(join(from, 'texts'))],
     logLevel: 'error'
   }
   const { inputs } = (await build(options)).metafile
-  const { metafile, outputFiles } = await build({ ...options, plugins: [wholeStart(inputs, join(from, 'app.tsx'))] })
+  const { metafile, outputFiles } = await build({
+    ...options,
+    plugins: [...options.plugins, wholeStart(inputs, join(from, 'app.tsx'))]
+  })
   const names = outputFiles.map(({ path }) => basename(path))
   for (const { path, contents } of outputFiles) {
     writeFileSync(`${path}.gz`, gzipSync(contents, { level: 9 }))
@@ -62,7 +65,8 @@ export async function buildPage() {
     path => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? []
   )
   writeFileSync(join(to, 'packages.json'), JSON.stringify([...new Set(packages)].sort()))
-  noteInputs(to, [...Object.keys(metafile.inputs), 'plugins/page/browser/index.html', 'scripts/build-page.mjs'])
+  const others = ['plugins/page/browser/index.html', 'plugins/page/browser/texts', 'scripts/build-page.mjs']
+  noteInputs(to, [...Object.keys(metafile.inputs), ...others])
 }
 
 /**

@@ -9,3 +9,12 @@ declare module 'temml' {
   }
   export default temml
 }
+
+/** The languages with texts, which the build finds. */
+declare module 'corral:languages' {
+  type Texts = typeof import('./texts/en.json')
+  /** Names by code. */
+  export const LANGUAGES: Readonly<Record<string, string>>
+  /** Load the texts of languages other than English. */
+  export const loaders: Readonly<Record<string, () => Promise<{ default: Texts }>>>
+}

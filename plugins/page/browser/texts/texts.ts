@@ -1,30 +1,28 @@
+import { LANGUAGES, loaders } from 'corral:languages'
 import { signal } from '@preact/signals'
 import { language } from '../state/preferences.ts'
 import en from './en.json'
 
 /*
- * All texts of the page, in one JSON file per language with the same fields. `{name}` in a text stands for a value. A
- * text for a count has one form for each plural category of `Intl.PluralRules`.
+ * All texts of the page, in one JSON file per language with the same fields. The build finds the files. `{name}` in a
+ * text stands for a value. A text for a count has one form for each plural category of `Intl.PluralRules`.
  */
 export type Texts = typeof en
 
-/** Available languages by code. English is built in, the others are loaded when chosen. */
-export const LANGUAGES = { en: 'English', zh: '中文' } as const
-type Language = keyof typeof LANGUAGES
-
-const loaders = { en: async () => en, zh: async () => (await import('./zh.json')).default }
+/** The names of the languages by code. English is built in, the others are loaded when chosen. */
+export { LANGUAGES }
 
 /** The texts of the current language. */
 export const texts = signal<Texts>(en)
 
 /** The chosen language, otherwise the first available language of the browser. */
-export const shownLanguage = signal<Language>('en')
+export const shownLanguage = signal('en')
 
 /** Loads the user's language. */
 export async function loadLanguage(): Promise<void> {
   const wanted = [language.value, ...navigator.languages].map(code => code.toLowerCase().split('-')[0]!)
-  const found = (wanted.find(code => code in LANGUAGES) ?? 'en') as Language
-  texts.value = await loaders[found]()
+  const found = wanted.find(code => Object.hasOwn(LANGUAGES, code)) ?? 'en'
+  texts.value = (await loaders[found]?.())?.default ?? en
   shownLanguage.value = found
   document.documentElement.lang = found
 }
@@ -35,9 +33,9 @@ export function fill(text: string, values: Readonly<Record<string, string | numb
 }
 
 /** Chooses the form of a text for a count, and fills in `{count}`. */
-export function plural(forms: { one: string; other: string }, count: number): string {
+export function plural(forms: Partial<Record<Intl.LDMLPluralRule, string>>, count: number): string {
   const category = new Intl.PluralRules(shownLanguage.value).select(count)
-  return fill(category === 'one' ? forms.one : forms.other, { count })
+  return fill(forms[category] ?? forms.other ?? '', { count })
 }
 
 /** Returns the text for a name that the server uses, such as a state. @param otherwise for unknown names */
