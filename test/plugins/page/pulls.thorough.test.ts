@@ -10,10 +10,24 @@ import { answered, pageTests, widthOf } from './support.ts'
 const { Q8_0, Q4_K_M } = quantizedModels()
 const BIRD = 'acme/Bird-GGUF'
 const RECOMMENDED = 'Qwen/Qwen3-4B-GGUF'
+const README = `---
+license: apache-2.0
+---
+# A bird
+<div align="center"><img src="https://tracker.example/x.png"> <b>Sings</b> well <!-- > hidden --></div>
+<script>globalThis.isBroken = true</script>
+
+It <i>flies</i>. See [the licence](LICENSE), [usage](#usage) and [a trick](javascript:globalThis.isBroken=true).
+
+![A picture](images/bird.png)
+
+## Usage
+`
 const hub = await startHubEmulator(t, {
   repositories: {
     [BIRD]: {
       files: {
+        'README.md': README,
         'Bird-Q8_0.gguf': Q8_0,
         'Bird-Q4_K_M.gguf': Q4_K_M,
         'Bird-F32.gguf': largeGguf(700 * MIB),
@@ -59,17 +73,19 @@ test('a model is found, downloaded, paused, loaded, used and deleted', { path: '
   const variant = (label: string) => dialog.locator('label').filter({ hasText: label })
   await variant('Q4_K_M').getByText('fits', { exact: true }).waitFor()
   await variant('F32')
-    .getByText(/^too large: .* of 600 MB$/)
+    .getByText(/^too large by \d+ MB$/)
     .waitFor()
-  t.match(await dialog.getByRole('link').getAttribute('href'), BIRD)
+  t.match(await dialog.getByRole('link').first().getAttribute('href'), BIRD)
   t.strictSame(await accessibilityFaults(page), [])
+  await variant('F32').getByText('original quality').waitFor()
   const order = () => dialog.locator('.choice > .grow').allInnerTexts()
   const before = await order()
   const download = dialog.getByRole('button', { name: /^Download/ })
   await variant('Q8_0').click()
   await download.and(page.locator(':enabled')).waitFor()
   await until('the variant is chosen', () => variant('Q8_0').getByRole('radio').isChecked())
-  t.ok(before.length > 2)
+  t.match(before, [/^Q4_K_M good quality/, /^Q8_0 almost original/, /^F32 original/])
+  t.equal(before.filter(text => text.includes('best for this machine')).length, 1)
   t.same(await order(), before, 'the variants keep their order')
   hub.bandwidth = SLOW
   await download.click()
@@ -147,7 +163,7 @@ test('a newcomer gets a recommended model and chats with it', { path: '/#/models
   )
   await list.getByRole('button', { name: 'Show models that are too large' }).click()
   await list
-    .getByText(/^too large: /)
+    .getByText(/^too large by /)
     .first()
     .waitFor()
   await list.getByRole('button', { name: 'Speech' }).click()
@@ -165,6 +181,75 @@ test('a newcomer gets a recommended model and chats with it', { path: '/#/models
   const notice = page.getByRole('status').filter({ hasText: `${RECOMMENDED} is installed.` })
   await notice.getByRole('button', { name: 'Chat' }).click()
   await answered(page, CAPITAL, RECOMMENDED)
+})
+
+test('a card shows the README safely, and what the model can do', { path: '/#/models/get' }, async (t, { page }) => {
+  await openVariants(page)
+  const dialog = page.getByRole('dialog')
+  const readme = dialog.getByRole('region', { name: 'Description' })
+  await readme.getByRole('heading', { name: 'Usage' }).waitFor()
+  t.equal(
+    (await readme.innerText()).replace(/\s+/g, ' '),
+    ['A bird Sings well It flies. See the licence, usage and a trick.', 'A picture Usage'].join(' ')
+  )
+  for (const [name, path] of [
+    ['the licence', 'LICENSE'],
+    ['usage', 'README.md#usage'],
+    ['A picture', 'images/bird.png']
+  ] as const) {
+    const link = readme.getByRole('link', { name })
+    t.equal(await link.getAttribute('href'), `${hub.url}/${BIRD}/blob/main/${path}`)
+  }
+  t.equal(await readme.getByRole('link').count(), 3)
+  t.equal(await readme.locator('img, script, b').count(), 0)
+  t.equal(await page.evaluate('globalThis.isBroken'), undefined)
+  for (const chip of ['vision', 'apache-2.0']) await dialog.getByText(chip, { exact: true }).waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await page.keyboard.press('Escape')
+  await search(page, RECOMMENDED)
+  await dialog.getByText('The hub has no description of this model.').waitFor()
+})
+
+test('newer revisions are found when the user looks, and downloaded', { path: '/#/models' }, async (t, opened) => {
+  const { page, complaints, refusals } = opened
+  const model = 'acme/Moving-GGUF'
+  hub.add(model, { files: { 'Moving-Q8_0.gguf': Q8_0 } })
+  await corral.json('/api/pull', { model, stream: false })
+  const before = hub.traffic.requests.length
+  const line = page.getByRole('listitem').filter({ hasText: model })
+  const check = page.getByRole('button', { name: 'Check for newer revisions' })
+  const notice = page.getByRole('status')
+  const openDetails = async () => {
+    await line.getByRole('button', { name: /^More/ }).click()
+    await line.getByRole('button', { name: 'Details' }).click()
+  }
+  await line.waitFor()
+  hub.change(model, { 'Moving-Q8_0.gguf': Q4_K_M })
+  const { id } = (await hub.repository(model).at('main'))!
+  t.equal(hub.traffic.requests.length, before, 'no hub is asked in the background')
+  await check.click()
+  await notice.getByText('1 model has a newer revision.').waitFor()
+  await line.getByText('newer revision').waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await openDetails()
+  await page.getByText(`The hub has a newer revision: ${id.slice(0, 12)}.`).waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await page.getByRole('button', { name: 'Update' }).click()
+  await notice.getByText(`${model} is installed.`).waitFor()
+  await openDetails()
+  await page.getByText('This is the newest revision.').waitFor()
+  t.match((await corral.json('/api/show', { model })).body.origin, { revision: id })
+  await page.keyboard.press('Escape')
+  await check.click()
+  await notice.getByText('No model has a newer revision.').waitFor()
+
+  const fault = hub.fault({ on: 'info', kind: 'status', status: 401 })
+  await openDetails()
+  await page.getByText(/^Could not check for a newer revision\. \S/).waitFor()
+  t.equal(await page.getByRole('alert').count(), 0, 'errors are reported quietly')
+  fault.remove()
+  complaints.splice(0)
+  refusals.splice(0)
 })
 
 test('results of a search are ordered and filtered', { path: '/#/models/get' }, async (t, { page }) => {

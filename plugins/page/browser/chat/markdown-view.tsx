@@ -130,8 +130,10 @@ function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChi
       return tableOf(token as Tokens.Table)
     case 'text':
       return token.tokens ? inline(token.tokens) : withCitations((token as Tokens.Text).text)
+    case 'html':
+      return <Html text={token.raw} />
     default:
-      // Raw HTML and unparsed text are shown as written.
+      // Unparsed text is shown as written.
       return <p class="is-plain">{token.raw}</p>
   }
 }
@@ -208,6 +210,8 @@ function inlineOf(token: Token, key: number, depth: number): ComponentChild {
     }
     case 'escape':
       return (token as Tokens.Escape).text
+    case 'html':
+      return <Html key={key} text={token.raw} isInline />
     case 'formula':
       return <Formula key={key} text={(token as FormulaToken).text} isDisplayed={(token as FormulaToken).isDisplayed} />
     case 'text':
@@ -217,7 +221,25 @@ function inlineOf(token: Token, key: number, depth: number): ComponentChild {
   }
 }
 
-function Link({ href, children }: { href: string; children: ComponentChild }) {
+/** The address of a README, to which its links are relative. Its HTML is for the looks of the hub's page. */
+export const ReadmeAddress = createContext<string | undefined>(undefined)
+
+/** Raw HTML as written, or only the text in it if it belongs to a README. */
+function Html({ text, isInline }: { text: string; isInline?: boolean }) {
+  const isReadme = useContext(ReadmeAddress) !== undefined
+  const shown = isReadme ? withEntities(withoutTags(text)).trim() : text
+  return isInline ? shown : shown && <p class={isReadme ? '' : 'is-plain'}>{shown}</p>
+}
+
+function withoutTags(html: string): string {
+  const [first, ...rest] = html.split('<!--')
+  const parts = [first!, ...rest.map(part => part.slice((part.indexOf('-->') + 1 || part.length) + 2))]
+  return parts.join('').replace(/<(script|style)\b[^<]*(?:<\/\1\s*>|$)|<[^<>]*>/gi, ' ')
+}
+
+function Link({ href: written, children }: { href: string; children: ComponentChild }) {
+  const address = useContext(ReadmeAddress)
+  const href = address !== undefined && URL.canParse(written, address) ? new URL(written, address).href : written
   if (!/^(https?:|mailto:)/i.test(href)) return <>{children}</>
   return (
     <a href={href} target="_blank" rel="noreferrer noopener">

@@ -1,16 +1,17 @@
-import { useRef, useState } from 'preact/hooks'
-import type { FoundRepository, PlanReply, PullReply, SearchReply } from '../../../../core/contracts/native-records.ts'
-import { attempt, Dialog, IconButton, notify } from '../parts/controls.tsx'
+import { useState } from 'preact/hooks'
+import type { FoundRepository, PullReply, SearchReply } from '../../../../core/contracts/native-records.ts'
+import { attempt, Dialog, IconButton } from '../parts/controls.tsx'
 import { formatAgo, formatDuration, formatNumber, formatShare, formatSize } from '../parts/formats.ts'
-import { Actions, Button, Choices, Form } from '../parts/forms.tsx'
+import { Button, Choices, Form } from '../parts/forms.tsx'
 import { Card, Fault, More } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
 import { linkTo } from '../state/route.ts'
-import { models, pulls } from '../state/server-state.ts'
+import { pulls } from '../state/server-state.ts'
 import { fill, labelFor, texts } from '../texts/texts.ts'
 import { Fit } from './memory-fit.tsx'
 import { Recommended } from './recommended.tsx'
+import { RepositoryCard } from './repository-card.tsx'
 
 /** Unfinished downloads, whichever client started them. */
 export function Downloads() {
@@ -62,7 +63,7 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
       )}
       {chosen !== undefined && (
         <Dialog title={chosen} onClose={() => setChosen(undefined)}>
-          <Choice reference={chosen} onDone={() => setChosen(undefined)} />
+          <RepositoryCard reference={chosen} onDone={() => setChosen(undefined)} />
         </Dialog>
       )}
     </>
@@ -135,80 +136,6 @@ function FoundLine({ found, onChoose }: { found: FoundRepository; onChoose: () =
   )
   return <Card title={found.id} facts={facts} fault={found.problem} actions={actions} />
 }
-
-/** The variants in a repository, and the download of one. */
-function Choice({ reference, onDone }: { reference: string; onDone: () => void }) {
-  const t = texts.value
-  const [variant, setVariant] = useState('')
-  const source = variant ? `${withoutVariant(reference)}:${variant}` : reference
-  const { reply: plan, fault } = useReply<PlanReply>('api/pull', { model: source, dry_run: true })
-  /** Sizes by label, in the order in which the server first listed them, so that choosing one does not reorder them. */
-  const { current: choices } = useRef(new Map<string, number>())
-  const listed = [
-    ...(plan ? [{ label: plan.label, size: plan.size }, ...plan.choices] : []),
-    // The name may match several models of the repository.
-    ...((fault?.body.choices ?? []) as PlanReply['choices'])
-  ]
-  for (const { label, size } of listed) if (!choices.has(label)) choices.set(label, size)
-  const variants = (
-    <fieldset class="choices">
-      <legend>{plan ? t.variants : t.severalModels}</legend>
-      {[...choices].map(([label, size]) => (
-        <label key={label} class="choice">
-          <input type="radio" name="variant" checked={label === plan?.label} onChange={() => setVariant(label)} />
-          <span class="grow">{label}</span>
-          <small>{formatSize(size)}</small>
-          {plan && <Fit required={estimate(size, plan)} available={plan.memory.available} />}
-        </label>
-      ))}
-    </fieldset>
-  )
-  if (!plan && choices.size > 0) return variants
-  if (!plan) return fault ? <Fault text={fault.message} /> : <p class="quiet">{t.loading}</p>
-  const { disk, model, repository } = plan
-  const isHere = plan.present || models.value.some(({ name }) => name.toLowerCase() === model.toLowerCase())
-  const download = async () => {
-    const begun = await attempt(() => ask('POST', 'api/pull', { body: { model: source, detach: true } }))
-    if (!begun) return
-    notify(fill(t.downloadBegun, { model }))
-    onDone()
-  }
-  return (
-    <>
-      <p class="quiet">
-        <a href={repository.address} target="_blank" rel="noreferrer noopener">
-          {repository.address}
-        </a>
-      </p>
-      {variants}
-      <p>{plan.reason}</p>
-      {plan.warnings.map(warning => (
-        <Fault key={warning} text={warning} />
-      ))}
-      {!disk.fits && (
-        <Fault
-          text={fill(t.diskFull, { required: formatSize(disk.required), available: formatSize(disk.available) })}
-        />
-      )}
-      <Fault text={fault?.message} />
-      <Actions>
-        {isHere && <span class="chip is-good">{t.isHere}</span>}
-        <Button
-          kind="main"
-          disabled={!disk.fits || plan.present}
-          onClick={download}
-          text={fill(t.downloadOf, { size: formatSize(plan.size) })}
-        />
-      </Actions>
-    </>
-  )
-}
-
-/** Estimates the memory of a variant from the overhead of the chosen one. */
-const estimate = (size: number, { size: known, memory }: PlanReply) => size + Math.max(0, memory.required - known)
-
-/** Removes the variant from a reference: `hf:owner/name:Q4_K_M` becomes `hf:owner/name`. */
-const withoutVariant = (reference: string) => reference.replace(/(\/[^/:@]+):[^/:@]+/, '$1')
 
 function PullLine({ pull }: { pull: PullReply }) {
   const t = texts.value

@@ -8,9 +8,9 @@ export function Fit({ required, available }: { required: number; available: numb
   const reserved = pools.value.reduce((sum, pool) => sum + pool.reserved, 0)
   const [text, kind] =
     required > available
-      ? [fill(t.tooLarge, { required: formatSize(required), available: formatSize(available) }), 'is-error']
+      ? [fill(t.tooLarge, { size: formatSize(required - available) }), 'is-error']
       : required + reserved > available
         ? [t.fitsAlone, 'is-accent']
-        : [t.fits, 'is-good']
+        : [reserved > 0 ? t.fitsBeside : t.fits, 'is-good']
   return <span class={`chip ${kind}`}>{text}</span>
 }

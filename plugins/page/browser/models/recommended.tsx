@@ -8,17 +8,13 @@ import { models } from '../state/server-state.ts'
 import { fill, shownLanguage, texts } from '../texts/texts.ts'
 import { Fit } from './memory-fit.tsx'
 
-/** Models for each purpose, the largest that fit this machine first. They come from their publishers. */
+/** Models for each purpose, by their size for this machine. They come from their publishers. */
 export function Recommended({ onChoose }: { onChoose: (model: string) => void }) {
   const t = texts.value
   const { reply, fault } = useReply<{ models: Recommendation[] }>('api/recommended')
   const [purpose, setPurpose] = useState<Recommendation['purpose']>('chat')
   const [isWhole, setWhole] = useState(false)
-  const all = (reply?.models ?? [])
-    .filter(model => model.purpose === purpose)
-    .sort(
-      (a, b) => Number(b.memory.fits) - Number(a.memory.fits) || (a.memory.fits ? b.size - a.size : a.size - b.size)
-    )
+  const all = (reply?.models ?? []).filter(model => model.purpose === purpose)
   const shown = isWhole ? all : all.filter(({ memory }) => memory.fits)
   const isHere = (model: string) => models.value.some(({ name }) => name.toLowerCase().startsWith(model.toLowerCase()))
   return (
@@ -27,23 +23,36 @@ export function Recommended({ onChoose }: { onChoose: (model: string) => void })
       <Choices label={t.purpose} names={t.purposes} chosen={purpose} onChoose={setPurpose} />
       <Fault text={fault?.message} />
       {reply && shown.length === 0 && <p class="quiet">{t.noneFits}</p>}
-      <ul class="plain-list">
-        {shown.map(({ model, size, license, about, memory }) => (
-          <Card
-            key={model}
-            title={model}
-            facts={[fill(t.about, { size: formatSize(size) }), license]}
-            actions={
-              <>
-                {isHere(model) ? <span class="chip is-good">{t.isHere}</span> : <Fit {...memory} />}
-                <Button onClick={() => onChoose(model)} text={t.look} />
-              </>
-            }
-          >
-            <p>{about[shownLanguage.value] ?? about.en}</p>
-          </Card>
-        ))}
-      </ul>
+      {Object.entries(t.sizeClasses).map(([sizeClass, title]) => {
+        const inClass = shown.filter(({ size_class }) => size_class === sizeClass)
+        if (inClass.length === 0) return null
+        return (
+          <section key={sizeClass} aria-label={title}>
+            <p class="quiet">{title}</p>
+            <ul class="plain-list">
+              {inClass.map(({ model, size, license, about, memory }) => (
+                <Card
+                  key={model}
+                  title={model}
+                  facts={[
+                    fill(t.about, { size: formatSize(size) }),
+                    fill(t.needsMemory, { size: formatSize(memory.required) }),
+                    license
+                  ]}
+                  actions={
+                    <>
+                      {isHere(model) ? <span class="chip is-good">{t.isHere}</span> : <Fit {...memory} />}
+                      <Button onClick={() => onChoose(model)} text={t.look} />
+                    </>
+                  }
+                >
+                  <p>{about[shownLanguage.value] ?? about.en}</p>
+                </Card>
+              ))}
+            </ul>
+          </section>
+        )
+      })}
       {shown.length < all.length && <Button onClick={() => setWhole(true)} text={t.showTooLarge} />}
     </section>
   )
