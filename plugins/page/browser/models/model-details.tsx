@@ -1,11 +1,17 @@
-import type { ShownModel } from '../../../../core/contracts/native-records.ts'
+import { useEffect } from 'preact/hooks'
+import type { PlanReply, ShownModel } from '../../../../core/contracts/native-records.ts'
+import { attempt, notify } from '../parts/controls.tsx'
 import { formatNumber, formatSize } from '../parts/formats.ts'
+import { Button } from '../parts/forms.tsx'
 import { Facts, Fault, More } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
+import { ask } from '../state/api.ts'
+import { may } from '../state/me.ts'
+import { noteRevision, updateOf } from '../state/revisions.ts'
 import { engineOf } from '../state/server-state.ts'
-import { labelFor, texts } from '../texts/texts.ts'
+import { fill, labelFor, texts } from '../texts/texts.ts'
 
-export function ModelDetails({ name }: { name: string }) {
+export function ModelDetails({ name, onDone }: { name: string; onDone: () => void }) {
   const t = texts.value
   const { reply, fault } = useReply<ShownModel>('api/show', { model: name })
   if (fault) return <Fault text={fault.message} />
@@ -30,6 +36,7 @@ export function ModelDetails({ name }: { name: string }) {
   return (
     <div class="details">
       <Facts facts={facts} />
+      {origin.kind === 'hub' && may('operator') && <Revision name={name} onDone={onDone} />}
       <More title={t.files}>
         <ul class="plain-list">
           {files.map(({ path, size, sha256 }) => (
@@ -61,6 +68,30 @@ export function ModelDetails({ name }: { name: string }) {
             </More>
           )
       )}
+    </div>
+  )
+}
+
+/** Whether the hub has a newer revision, and its download. */
+function Revision({ name, onDone }: { name: string; onDone: () => void }) {
+  const t = texts.value
+  const { reply, fault } = useReply<PlanReply>('api/pull', { ...updateOf(name), dry_run: true })
+  useEffect(() => {
+    if (reply) noteRevision(name, !reply.present)
+  }, [reply])
+  if (fault) return <p class="quiet">{fill(t.notChecked, { reason: fault.message })}</p>
+  if (!reply) return <p class="quiet">{t.loading}</p>
+  if (reply.present) return <p class="quiet">{t.newestRevision}</p>
+  const update = async () => {
+    if (!(await attempt(() => ask('POST', 'api/pull', { body: { ...updateOf(name), detach: true } })))) return
+    noteRevision(name, false)
+    notify(fill(t.downloadBegun, { model: name }))
+    onDone()
+  }
+  return (
+    <div class="row">
+      <p class="grow">{fill(t.newerRevision, { revision: reply.repository.revision.slice(0, 12) })}</p>
+      <Button kind="main" onClick={update} text={t.update} />
     </div>
   )
 }

@@ -4,12 +4,13 @@ import { formatAgo, formatNumber, formatShare, formatSize } from '../parts/forma
 import { Button } from '../parts/forms.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
 import { Card, Fault, joinFacts, PageView } from '../parts/layout.tsx'
-import { ask } from '../state/api.ts'
+import { type ApiError, ask } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
+import { checkRevisions, outdated } from '../state/revisions.ts'
 import { go, linkTo } from '../state/route.ts'
 import { conversions, engines, models, pools } from '../state/server-state.ts'
-import { fill, labelFor, statusText, texts } from '../texts/texts.ts'
+import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'
 import { Downloads, GetModels } from './get-models.tsx'
 import { ModelDetails } from './model-details.tsx'
 import { ModelSettingsForm } from './model-settings.tsx'
@@ -35,7 +36,14 @@ export function ModelsView({ path: [tab = 'here', wanted] }: { path: string[] })
 function ModelsHere() {
   const t = texts.value
   const [wanted, setWanted] = useState('')
+  const [isChecking, setChecking] = useState(false)
   const all = models.value
+  const check = async () => {
+    setChecking(true)
+    const fault = await checkRevisions(all.map(({ name }) => name))
+    setChecking(false)
+    notify(revisionsText(fault))
+  }
   const found = all.filter(({ name }) => name.toLowerCase().includes(wanted.toLowerCase()))
   return (
     <>
@@ -46,6 +54,7 @@ function ModelsHere() {
           <ModelLine key={model.name} model={model} />
         ))}
       </ul>
+      {all.length > 0 && may('operator') && <Button disabled={isChecking} onClick={check} text={t.checkRevisions} />}
       {all.length === 0 && (
         <p class="quiet">
           {t.noModels} {may('operator') && <a href={linkTo('models', 'get')}>{t.getModel}</a>}
@@ -53,6 +62,14 @@ function ModelsHere() {
       )}
     </>
   )
+}
+
+/** Describes the result of a check for newer revisions. */
+function revisionsText(fault: ApiError | undefined): string {
+  const t = texts.value
+  const count = outdated.value.size
+  const found = count > 0 ? plural(t.newerFound, count) : fault ? '' : t.noNewer
+  return `${found} ${fault ? fill(t.notChecked, { reason: fault.message }) : ''}`.trim()
 }
 
 /** Number of colours in a memory bar. */
@@ -120,6 +137,7 @@ function ModelLine({ model }: { model: ModelState }) {
   const actions = (
     <>
       {model.pinned && <span class="chip">{t.pinned}</span>}
+      {outdated.value.has(name) && <span class="chip is-accent">{t.newer}</span>}
       {capabilities
         .filter(capability => capability !== 'completion')
         .map(capability => (
@@ -158,7 +176,7 @@ function ModelLine({ model }: { model: ModelState }) {
       {failure?.code === 'conversion_not_installed' && own.length === 0 && <InstallConverter onDone={load} />}
       {open === 'details' && (
         <Dialog title={name} onClose={close}>
-          <ModelDetails name={name} />
+          <ModelDetails name={name} onDone={close} />
         </Dialog>
       )}
       {open === 'settings' && (
