@@ -156,7 +156,7 @@ for (const mount of ['', 'ollama']) {
     const { id: pull } = await caller.call(t, id('pullModel'), 202, { body: { model: 'test/slow-GGUF', detach: true } })
     t.equal((await call('listPulls')).pulls.length, 1)
     await call('listRecommended')
-    await call('showCard', undefined, { query: `?model=${HUB_MODEL}` })
+    await call('showCard', { model: HUB_MODEL })
     await call('getPull', undefined, { params: { id: pull } })
     for (const native of ['pausePull', 'resumePull', 'cancelPull']) await call(native, { id: pull })
   })

@@ -31,6 +31,8 @@ const PullRequestSchema = Titled('PullRequest', {
   dry_run: Given(Type.Boolean({ default: false })),
   update: Given(Type.Boolean({ default: false }))
 })
+const { model, name } = PullRequestSchema.properties
+const CardRequestSchema = Titled('CardRequest', { model, name })
 const PullsRequestSchema = Titled('PullsRequest', {
   ...named,
   id: Given(Text('Id of the pull; its model may be sent instead'))
@@ -145,13 +147,13 @@ export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }:
     }
   })
 
-  route('GET /card', 'showCard', 'Show what a repository says about itself', {
+  route('POST /card', 'showCard', 'Show what a repository says about itself', {
     role: 'operator',
-    querystring: Type.Object({ model: Text('As in POST /api/pull') }),
+    body: CardRequestSchema,
     response: json('The README, licence and capabilities', RepositoryCardSchema),
     errors: [...NAMED, ...SEARCH_ERRORS, ...HUB_ERRORS],
-    handler: async ({ query: { model }, caller }, reply) =>
-      await downloads.card({ model, caller }, { signal: clientSignal(reply) })
+    handler: async ({ body, caller }, reply) =>
+      await downloads.card({ model: requestedName(body), caller }, { signal: clientSignal(reply) })
   })
 
   route('GET /recommended', 'listRecommended', 'Recommend models for this machine', {

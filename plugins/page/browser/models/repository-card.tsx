@@ -17,7 +17,7 @@ export function RepositoryCard({ reference, onDone }: { reference: string; onDon
   const [variant, setVariant] = useState('')
   const source = variant ? `${withoutVariant(reference)}:${variant}` : reference
   const { reply: plan, fault } = useReply<PlanReply>('api/pull', { model: source, dry_run: true })
-  const { reply: card } = useReply<CardReply>(`api/card?model=${encodeURIComponent(reference)}`)
+  const { reply: card } = useReply<CardReply>('api/card', { model: reference })
   /** Sizes by label, and the label that the server has chosen. */
   const { current: known } = useRef({ sizes: new Map<string, number>(), best: '' })
   if (plan && variant === '' && reference === withoutVariant(reference)) known.best = plan.label

@@ -136,7 +136,7 @@ t.test('pull requests can take several forms', async t => {
 })
 
 t.test('a card shows what a repository says about itself', async t => {
-  const card = async (model: string) => await corral.json(`/api/card?model=${encodeURIComponent(model)}`)
+  const card = async (model: string) => await corral.json('/api/card', { model })
   const readme = `---\nlicense: mit\n---\n# Bird\n[more](./docs)\n`
   const files = { 'Bird-Q8_0.gguf': Q8_0, 'mmproj-Bird.gguf': Q8_0 }
   hub.add('test/bird-GGUF', { files: { ...files, 'ReadMe.md': readme }, chatTemplate: '{{ tools }}<think>' })
