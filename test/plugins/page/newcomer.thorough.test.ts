@@ -2,12 +2,14 @@ import t from 'tap'
 import { DEMO, newKey, startCorral } from '../../support/corral.ts'
 import { newFolder } from '../../support/folder.ts'
 import { startHubEmulator } from '../../support/hub-emulator/hub-emulator.ts'
-import { NO_SETTINGS, quantizedModels } from '../models/download/support.ts'
+import { MIB, NO_SETTINGS, quantizedModels } from '../models/download/support.ts'
 import { answered, pageTests } from './support.ts'
 
 const RECOMMENDED = 'Qwen/Qwen3-4B-GGUF'
 const QUESTION = 'What is the capital of France?'
 const hub = await startHubEmulator(t, {
+  // Slow enough for the page to see the download.
+  bandwidth: { total: 2 * MIB },
   repositories: {
     [RECOMMENDED]: {
       files: {

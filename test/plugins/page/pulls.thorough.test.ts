@@ -234,7 +234,10 @@ test('newer revisions are found when the user looks, and downloaded', { path: '/
   await openDetails()
   await page.getByText(`The hub has a newer revision: ${id.slice(0, 12)}.`).waitFor()
   t.strictSame(await accessibilityFaults(page), [])
+  hub.bandwidth = SLOW
   await page.getByRole('button', { name: 'Update' }).click()
+  await page.getByRole('region', { name: 'Downloads' }).getByText(model).waitFor()
+  hub.bandwidth = {}
   await notice.getByText(`${model} is installed.`).waitFor()
   await openDetails()
   await page.getByText('This is the newest revision.').waitFor()
