@@ -47,6 +47,10 @@ async function pullsFrom(
     t.ok(filesOf(events).includes('Q8_0/tiny-Q8_0.gguf'), 'from a folder')
     t.same(await storedDigests(join(corral.home, 'models'), '.gguf'), [sha256(Q8_0)], what)
     t.equal(await answer(corral, 'test/tiny-GGUF'), CAPITAL_ANSWER)
+    const { body: card } = await corral.json('/api/card', { model })
+    t.match(card, { hub: prefix, readme: '#', readme_address: /\/test\/tiny-GGUF\/.*\/README\.md$/ }, what)
+    const update = { model: 'test/tiny-GGUF', update: true, dry_run: true }
+    t.match((await corral.json('/api/pull', update)).body, { present: true, repository: { hub: prefix } }, what)
     await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
     t.match(await refusal(corral, { model: `${prefix}:test/unknown` }), { status: 404, code: 'repo_not_found' }, what)
   }
