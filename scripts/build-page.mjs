@@ -1,21 +1,29 @@
+import { createHash } from 'node:crypto'
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { brotliCompressSync, constants, gzipSync } from 'node:zlib'
+import { brotliCompressSync, constants } from 'node:zlib'
+import { buildMermaid } from './build-mermaid.mjs'
 import { noteInputs, root } from './inputs.mjs'
 import { languages } from './page-languages.mjs'
 
 export const FOLDER = join(root, 'dist', 'plugins', 'page', 'browser')
 
+const QUALITY = constants.BROTLI_PARAM_QUALITY
+const hash = contents => createHash('sha256').update(contents).digest('hex').slice(0, 8).toUpperCase()
+
 /**
- * Builds the browser page into dist: files with hashed names, each compressed in two ways, `files.json` with the names,
- * and `packages.json` with the bundled npm packages.
+ * Builds the browser page into dist: files with hashed names, compressed with Brotli, `files.json` with the names, and
+ * `packages.json` with the bundled npm packages.
  */
 export async function buildPage(from = join(root, 'plugins', 'page', 'browser'), to = FOLDER) {
   const { build } = await import('esbuild')
   mkdirSync(to, { recursive: true })
   // tsc writes modules of the page that tests import to subfolders, which must stay.
   for (const entry of readdirSync(to, { withFileTypes: true })) if (entry.isFile()) rmSync(join(to, entry.name))
+  const mermaid = await buildMermaid()
+  const frame = readFileSync(join(from, 'chat', 'preview.html'))
+  const frameName = `preview-${hash(frame)}.html`
   const options = {
     absWorkingDir: root,
     entryPoints: {
@@ -32,6 +40,7 @@ export async function buildPage(from = join(root, 'plugins', 'page', 'browser'),
     metafile: true,
     format: 'esm',
     target: 'es2022',
+    define: { MERMAID: JSON.stringify(mermaid.name), PREVIEW: JSON.stringify(frameName) },
     entryNames: '[name]-[hash]',
     chunkNames: '[name]-[hash]',
     tsconfig: join(from, 'tsconfig.json'),
@@ -43,12 +52,13 @@ export async function buildPage(from = join(root, 'plugins', 'page', 'browser'),
     ...options,
     plugins: [...options.plugins, wholeStart(inputs, join(from, 'app.tsx'))]
   })
-  const names = outputFiles.map(({ path }) => basename(path))
-  for (const { path, contents } of outputFiles) {
-    writeFileSync(`${path}.gz`, gzipSync(contents, { level: 9 }))
-    const quality = { [constants.BROTLI_PARAM_QUALITY]: 10, [constants.BROTLI_PARAM_SIZE_HINT]: contents.length }
-    writeFileSync(`${path}.br`, brotliCompressSync(contents, { params: quality }))
+  const files = [...outputFiles.map(({ path, contents }) => [basename(path), contents]), [frameName, frame]]
+  for (const [name, contents] of files) {
+    const params = { [QUALITY]: 10, [constants.BROTLI_PARAM_SIZE_HINT]: contents.length }
+    writeFileSync(join(to, `${name}.br`), brotliCompressSync(contents, { params }))
   }
+  writeFileSync(join(to, `${mermaid.name}.br`), mermaid.packed)
+  const names = [...files.map(([name]) => name), mermaid.name]
   const html = readFileSync(join(from, 'index.html'), 'utf8')
   const named = html.replace(/\{files\}(main|theme|style|pdf-worker)\.(js|css)/g, (_, entry, end) => {
     const name = names.find(name => name.startsWith(`${entry}-`) && name.endsWith(`.${end}`))
@@ -61,12 +71,13 @@ export async function buildPage(from = join(root, 'plugins', 'page', 'browser'),
     .map(({ path }) => `<link rel="modulepreload" href="{files}${basename(path)}">`)
   writeFileSync(join(to, 'index.html'), named.replace('<!-- preloads -->', preloads.join('')))
   writeFileSync(join(to, 'files.json'), JSON.stringify(names))
-  const packages = Object.keys(metafile.inputs).flatMap(
+  const packages = [...Object.keys(metafile.inputs), ...mermaid.inputs].flatMap(
     path => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? []
   )
   writeFileSync(join(to, 'packages.json'), JSON.stringify([...new Set(packages)].sort()))
-  const others = ['plugins/page/browser/index.html', 'plugins/page/browser/texts', 'scripts/build-page.mjs']
-  noteInputs(to, [...Object.keys(metafile.inputs), ...others])
+  const others = ['index.html', 'texts', 'chat/preview.html'].map(path => `plugins/page/browser/${path}`)
+  const scripts = ['page', 'mermaid'].map(name => `scripts/build-${name}.mjs`)
+  noteInputs(to, [...Object.keys(metafile.inputs), ...others, ...scripts])
 }
 
 /**

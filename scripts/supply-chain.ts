@@ -21,6 +21,9 @@ export const ALLOWED_LICENSES: ReadonlySet<string> = new Set([
   'Unlicense'
 ])
 
+/** Licences of packages whose package.json names none, from their licence files. */
+const UNDECLARED = new Map([['khroma@2.1.0', 'MIT']])
+
 export interface LockedPackage {
   version: string
   license?: string
@@ -65,7 +68,8 @@ function listPackages({ packages }: Lock, isWanted: (name: string, locked: Locke
   for (const [path, locked] of Object.entries(packages)) {
     const name = path.slice(path.lastIndexOf('node_modules/') + 'node_modules/'.length)
     if (path === '' || !isWanted(name, locked)) continue
-    const { version, license = 'none' } = locked
+    const { version } = locked
+    const license = locked.license ?? UNDECLARED.get(`${name}@${version}`) ?? 'none'
     // If there is a choice (`MIT OR GPL-2.0`), one allowed licence is enough.
     const choices = license.replace(/[()]/g, '').split(' OR ')
     if (!choices.some(choice => ALLOWED_LICENSES.has(choice))) {

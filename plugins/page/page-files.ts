@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { brotliCompressSync, gunzip, gzipSync } from 'node:zlib'
+import { brotliCompressSync, brotliDecompress, gzip, gzipSync } from 'node:zlib'
 import type { FastifyReply } from 'fastify'
 import { CorralError } from '../../core/errors.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
@@ -27,16 +27,41 @@ const POLICY = [
 ].join('; ')
 /** The policy of the page's files. A worker uses the policy of its own file. */
 const FILE_POLICY = "default-src 'none'; script-src 'self'"
+/**
+ * The policies for code of answers that the page shows in a frame: it has an origin of its own, runs, and reaches
+ * nothing, neither this server nor others. The page's own policy keeps the frame from navigating to other hosts, and
+ * `Connection-Allowlist` closes what content security policies leave open, such as WebRTC and DNS requests.
+ */
+const PREVIEW_HEADERS = {
+  'content-security-policy': [
+    'sandbox allow-scripts',
+    "default-src 'none'",
+    "script-src 'unsafe-inline'",
+    "style-src 'unsafe-inline'",
+    'img-src data: blob:',
+    'font-src data:',
+    'media-src data: blob:',
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'self'"
+  ].join('; '),
+  'connection-allowlist': '()',
+  'x-dns-prefetch-control': 'off',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-opener-policy': 'same-origin'
+}
 
 const TYPES: Record<string, string> = {
   js: 'text/javascript; charset=utf-8',
   css: 'text/css; charset=utf-8',
-  svg: 'image/svg+xml'
+  html: 'text/html; charset=utf-8'
 }
 
-const GZIP = { name: 'gzip', end: '.gz', compress: gzipSync }
-/** Compressions made when the page was built, smallest first, with their file name suffixes. */
-const ENCODINGS = [{ name: 'br', end: '.br', compress: brotliCompressSync }, GZIP]
+/** Compressions for browsers, smallest first. Files are stored in the first one. */
+const ENCODINGS = [
+  { name: 'br', compress: brotliCompressSync },
+  { name: 'gzip', compress: gzipSync }
+] as const
 
 const folder = join(packageRoot, 'dist', 'plugins', 'page', 'browser')
 
@@ -85,14 +110,18 @@ export class PageFiles {
     if (!this.#names.has(name)) {
       throw new CorralError('route_not_found', 'The page no longer has this file. Reload the page.')
     }
-    const encoding = encodingFor(reply)
-    const packed = await readFile(join(folder, name + (encoding ?? GZIP).end))
-    reply.type(TYPES[name.slice(name.lastIndexOf('.') + 1)]!).headers({
+    const encoding = encodingFor(reply)?.name
+    const type = name.slice(name.lastIndexOf('.') + 1)
+    reply.type(TYPES[type]!).headers({
       'content-security-policy': FILE_POLICY,
       'x-content-type-options': 'nosniff',
-      'cache-control': 'public, max-age=31536000, immutable'
+      'cache-control': 'public, max-age=31536000, immutable',
+      ...(type === 'html' && PREVIEW_HEADERS)
     })
-    return reply.send(encoding ? packed : await promisify(gunzip)(packed))
+    const packed = await readFile(join(folder, `${name}.br`))
+    if (encoding === 'br') return reply.send(packed)
+    const plain = await promisify(brotliDecompress)(packed)
+    return reply.send(encoding ? await promisify(gzip)(plain) : plain)
   }
 }
 

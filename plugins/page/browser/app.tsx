@@ -14,6 +14,7 @@ import { isUnseen, tellFinished, watchDownloads } from './state/finished.ts'
 import { keepFault } from './state/kept-chats.ts'
 import { signIn } from './state/me.ts'
 import { lastModel, toggleSidebar } from './state/preferences.ts'
+import { previewed } from './state/preview.ts'
 import { go, route } from './state/route.ts'
 import { chatModels, connection, server } from './state/server-state.ts'
 import { fill, texts } from './texts/texts.ts'
@@ -37,6 +38,8 @@ const VIEWS: Record<string, View> = {
 
 const isPaletteOpen = signal(false)
 const PaletteLater = later(async () => (await import('./parts/palette.tsx')).Palette)
+
+const PreviewLater = later(async () => (await import('./chat/preview-panel.tsx')).PreviewPanel)
 
 /** Handles the keyboard shortcuts of the page. Single keys are ignored in fields. */
 function onKey(event: KeyboardEvent): void {
@@ -70,6 +73,7 @@ function App() {
           {openDialogs.value === 0 && <Toast />}
           <Guard key={name}>{View ? <View path={path} /> : <Note text={t.noSuchView} />}</Guard>
         </div>
+        {previewed.value && <PreviewLater />}
         <div class="visually-hidden" role="status">
           {announcement.value}
         </div>

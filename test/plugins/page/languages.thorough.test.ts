@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process'
 import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import { gunzipSync } from 'node:zlib'
+import { brotliDecompressSync } from 'node:zlib'
 import t from 'tap'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import { testBrowser } from '../../support/browser.ts'
@@ -50,7 +50,7 @@ t.test('a file of texts adds a language', async t => {
   await page.route(`${corral.url}/page/*`, async route => {
     const name = basename(new URL(route.request().url()).pathname)
     const contentType = name.endsWith('.css') ? 'text/css' : 'text/javascript'
-    await route.fulfill({ contentType, body: gunzipSync(readFileSync(join(to, `${name}.gz`))) })
+    await route.fulfill({ contentType, body: brotliDecompressSync(readFileSync(join(to, `${name}.br`))) })
   })
   await page.addInitScript(`sessionStorage.setItem('corral-key', '${key}')`)
   await page.goto(`${corral.url}/#/server/plugins`)

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { brotliDecompressSync, gzipSync } from 'node:zlib'
 import t from 'tap'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import { accessibilityFaults, screenshot } from '../../support/browser.ts'
@@ -31,7 +32,7 @@ t.test('browsers get a small page that loads nothing from other hosts, programs 
   )
   t.match(await (await load(`page/${manifest}`, 'gzip')).json(), { start_url: '../', display: 'standalone' })
   t.ok(files.length >= 3, 'a script, a style sheet and preloads')
-  const sizes = files.map(name => readFileSync(join(folder, `${name}.gz`)).length)
+  const sizes = files.map(name => gzipSync(brotliDecompressSync(readFileSync(join(folder, `${name}.br`)))).length)
   const bytes = sizes.reduce((sum, size) => sum + size, Number(page.headers.get('content-length') ?? 0))
   t.ok(bytes < 60_000, `${bytes} bytes for the first load`)
   t.equal((await load('page/none.js', 'gzip')).status, 404)

@@ -2,9 +2,10 @@ import { signal } from '@preact/signals'
 import type { Token, Tokens } from 'marked'
 import { Component, type ComponentChild, createContext, h, type JSX, render } from 'preact'
 import { useContext, useEffect, useRef, useState } from 'preact/hooks'
-import { CopyButton } from '../parts/controls.tsx'
+import { CopyButton, IconButton } from '../parts/controls.tsx'
 import { useGradually } from '../parts/view-hooks.ts'
 import type { Source } from '../state/chat-format.ts'
+import { followPreview, type Previewed, previewed, previewKind } from '../state/preview.ts'
 import { fill, texts } from '../texts/texts.ts'
 import type { FormulaToken, MarkdownBlocks, Part } from './markdown-blocks.ts'
 
@@ -355,20 +356,35 @@ function useColours(code: string, language: string, isComplete: boolean): { text
 
 function CodeBlock({ code: { text, lang }, isComplete }: { code: Tokens.Code; isComplete: boolean }) {
   const language = lang?.trim().split(/\s+/, 1)[0] ?? ''
-  const coloured = useColours(text, language, isComplete)
+  const kind = previewKind(language, text)
   return (
     <figure class="code" dir="ltr">
       <figcaption>
         <span>{language}</span>
+        {kind && <PreviewButton kind={kind} text={text} isComplete={isComplete} />}
         <CopyButton text={() => text} label={texts.value.copyCode} />
       </figcaption>
-      <pre tabIndex={0}>
-        <code>
-          {coloured.nodes}
-          {/* What has come since it was coloured follows without colours. */}
-          {text.slice(coloured.text.length)}
-        </code>
-      </pre>
+      <Code text={text} language={language} isComplete={isComplete} />
     </figure>
   )
+}
+
+/** Highlighted code. */
+export function Code({ text, language, isComplete }: { text: string; language: string; isComplete: boolean }) {
+  const coloured = useColours(text, language, isComplete)
+  return (
+    <pre tabIndex={0}>
+      <code>
+        {coloured.nodes}
+        {/* What has come since it was coloured follows without colours. */}
+        {text.slice(coloured.text.length)}
+      </code>
+    </pre>
+  )
+}
+
+/** Opens the code in the preview panel. */
+function PreviewButton(block: Previewed) {
+  useEffect(() => followPreview(block), [block.text, block.isComplete])
+  return <IconButton icon="play" label={texts.value.preview} onClick={() => (previewed.value = block)} />
 }

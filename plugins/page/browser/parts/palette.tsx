@@ -3,7 +3,7 @@ import type { ComponentChild } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { changeChat, chats } from '../state/chats.ts'
 import { may } from '../state/me.ts'
-import { sidebarHidden, theme, toggleSidebar } from '../state/preferences.ts'
+import { shownTheme, sidebarHidden, theme, toggleSidebar } from '../state/preferences.ts'
 import { go, route } from '../state/route.ts'
 import { chatModels } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
@@ -34,10 +34,7 @@ export function Palette({ onClose }: { onClose: () => void }) {
   const found = useFoundChats(wanted.value)
   useEffect(() => setAt(0), [words])
   const current = route.value[0] === 'chat' ? chats.value.get(route.value[1] ?? '') : undefined
-  const toggleTheme = () => {
-    const isDark = matchMedia('(prefers-color-scheme: dark)').matches
-    theme.value = (theme.value || (isDark ? 'dark' : 'light')) === 'dark' ? 'light' : 'dark'
-  }
+  const toggleTheme = () => (theme.value = shownTheme() === 'dark' ? 'light' : 'dark')
   const show = (...parts: string[]) => ({ id: parts.join(' '), run: () => go(parts) })
   const sidebar = sidebarHidden.value ? t.openSidebar : t.closeSidebar
   const commands: Entry[] = [

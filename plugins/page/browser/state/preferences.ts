@@ -49,6 +49,9 @@ export function toggleSidebar(): void {
 /** Name of the key whose chats are shown, or empty. Chats of one user are never shown to another. */
 export const chatsOwner = remembered('owner', '')
 
+/** The theme that is shown: the chosen one, otherwise the system's. */
+export const shownTheme = () => theme.value || (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')
+
 effect(() => {
   if (theme.value) document.documentElement.dataset.theme = theme.value
   else delete document.documentElement.dataset.theme
