@@ -53,9 +53,9 @@ const stored = (page: Page) =>
     const opening = indexedDB.open('corral-passages ')
     opening.onsuccess = () => {
       const all = opening.result.transaction('entries').objectStore('entries').getAll()
-      all.onsuccess = () => resolve(all.result.filter(({ id }) => id !== '').map(({ model, count }) => ({ model, count })))
+      all.onsuccess = () => resolve(all.result.filter(({ id }) => id !== '').map(({ version, count }) => ({ version, count })))
     }
-  })`) as Promise<{ model: string; count: number }[]>
+  })`) as Promise<{ version: string; count: number }[]>
 const documents = (page: Page) => page.getByRole('button', { name: /^Documents: / })
 
 test(
@@ -187,7 +187,7 @@ test(
     await page.getByRole('dialog').getByRole('combobox').selectOption('me/other')
     await until('the vectors are made again', async () => {
       const [entry] = await stored(page)
-      return entry?.model.startsWith('me/other') && entry.count === 100
+      return entry?.version.startsWith('me/other') && entry.count === 100
     })
     await page.keyboard.press('Escape')
     await deleteChat(page, OTHER_QUESTION)

@@ -8,7 +8,13 @@ import { Icon } from '../parts/icons.tsx'
 import { Card, Fault, joinFacts } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
-import { continueIndexing, documentsIn, embeddingModels, removeDocument } from '../state/chat-documents.ts'
+import {
+  continueIndexing,
+  documentsIn,
+  embeddingModels,
+  MAX_PASSAGES,
+  removeDocument
+} from '../state/chat-documents.ts'
 import type { Attachment, Message } from '../state/chat-format.ts'
 import { messagesOf, type OpenChat } from '../state/chats.ts'
 import { may } from '../state/me.ts'
@@ -17,6 +23,9 @@ import { estimateTokens } from '../state/passage-search.ts'
 import { searchModel } from '../state/preferences.ts'
 import { connection, pulls } from '../state/server-state.ts'
 import { fill, plural, shownLanguage, texts } from '../texts/texts.ts'
+
+/** Tokens of a passage without those that it repeats. */
+const TOKENS_PER_PASSAGE = 180
 
 /** The documents of a chat, and the progress of preparing their search. */
 export function DocumentLine({ id, opened }: { id: string; opened: Signal<OpenChat> }) {
@@ -27,6 +36,7 @@ export function DocumentLine({ id, opened }: { id: string; opened: Signal<OpenCh
     const asked = [...opened.value.messages.values()].filter(message => message.peek().role === 'user')
     return documentsIn(asked.map(message => message.value))
   })
+  const tokens = [...documents.value.values()].reduce((sum, { data }) => sum + estimateTokens(data), 0)
   const { version } = embeddingModels.value
   const count = documents.value.size
   const isOnline = connection.value === 'online'
@@ -44,6 +54,7 @@ export function DocumentLine({ id, opened }: { id: string; opened: Signal<OpenCh
       {isOpen && (
         <Dialog title={t.documents} onClose={() => setOpen(false)}>
           <p class="quiet">{t.documentsNote}</p>
+          {tokens > MAX_PASSAGES * TOKENS_PER_PASSAGE && <Fault text={t.documentsTooLong} />}
           <ul class="plain-list">
             {[...documents.value].map(([document, about]) => (
               <DocumentCard key={document} document={about} onRemove={() => removeDocument(id, document)} />
@@ -99,8 +110,8 @@ function Progress({ chat }: { chat: string }) {
 /** The embedding model, or an offer to download one. */
 function SearchModel() {
   const t = texts.value
-  const { names, name } = embeddingModels.value
-  if (!name) {
+  const { names, version } = embeddingModels.value
+  if (!version) {
     return (
       <>
         <p class="note">{`${t.noSearchModel} ${may('operator') ? '' : t.askOperator}`}</p>
@@ -112,7 +123,11 @@ function SearchModel() {
   return (
     <label>
       {t.capabilities.embedding}
-      <select class="field" value={name} onChange={event => (searchModel.value = event.currentTarget.value)}>
+      <select
+        class="field"
+        value={version.split(' ', 1)[0]}
+        onChange={event => (searchModel.value = event.currentTarget.value)}
+      >
         {names.map(name => (
           <option key={name}>{name}</option>
         ))}

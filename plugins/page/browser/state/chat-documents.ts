@@ -25,7 +25,7 @@ import {
   withPassages
 } from './passage-search.ts'
 import { searchModel } from './preferences.ts'
-import { models } from './server-state.ts'
+import { digest, models } from './server-state.ts'
 
 /*
  * The documents of a chat: the texts attached to its messages. A question gets the whole texts if they fit into the
@@ -33,7 +33,7 @@ import { models } from './server-state.ts'
  */
 
 /** Passages of all documents of a chat. A book has about 1000. */
-const MAX_PASSAGES = 4000
+export const MAX_PASSAGES = 10_000
 const MAX_SENT = 8
 /** Shorter questions are searched with the question before, which they may continue. */
 const SHORT_QUESTION = 20
@@ -44,23 +44,15 @@ const STEP_MS = 8
 export const embeddingModels = computed(() => {
   const all = models.value.filter(({ capabilities }) => capabilities.includes('embedding'))
   const used = all.find(({ name }) => name === searchModel.value) ?? all[0]
-  return { names: all.map(({ name }) => name), name: used?.name, version: used && `${used.name} ${used.digest}` }
+  return { names: all.map(({ name }) => name), version: used && `${used.name} ${used.digest}` }
 })
 
 const ids = new WeakMap<Attachment, string>()
 
 /** Identifies a document by its name and text. */
 function idOf(document: Attachment): string {
-  const known = ids.get(document)
-  if (known) return known
-  const text = `${document.name}\n${document.data}`
-  let [one, other] = [0x811c9dc5, 0x9dc5811c]
-  for (let at = 0; at < text.length; at++) {
-    const code = text.charCodeAt(at)
-    one = Math.imul(one ^ code, 0x01000193)
-    other = Math.imul(other ^ code, 0x5bd1e995)
-  }
-  const id = [text.length, one >>> 0, other >>> 0].map(part => part.toString(36)).join('-')
+  const { name, data } = document
+  const id = ids.get(document) ?? `${data.length} ${digest(name + data)}`
   ids.set(document, id)
   return id
 }
@@ -73,19 +65,18 @@ export const documentsIn = (messages: Iterable<Message>): Map<string, Attachment
 
 /** Removes a document from a chat. Its name stays in the message that it was attached to. */
 export async function removeDocument(chat: string, id: string): Promise<void> {
-  const messages = messagesOf(chat)
-  for (const message of messages.values()) {
+  const isIt = (each: Attachment) => isDocument(each) && idOf(each) === id
+  for (const message of messagesOf(chat).values()) {
     const { attachments = [], rev = 0 } = message
-    if (!attachments.some(each => isDocument(each) && idOf(each) === id)) continue
-    const left = attachments.map(each => (isDocument(each) && idOf(each) === id ? { ...each, data: '' } : each))
-    changeMessage(message, { attachments: left, rev: Math.max(Date.now(), rev + 1) })
+    const left = attachments.map(each => (isIt(each) ? { ...each, data: '' } : each))
+    if (attachments.some(isIt)) changeMessage(message, { attachments: left, rev: Math.max(Date.now(), rev + 1) })
   }
   await changeChat(chat)
   await forgetVectors(chat, [...documentsIn(messagesOf(chat).values()).keys()])
 }
 
 /** Takes items in short steps, so that no frame is late. */
-async function gradually<Item>(items: Iterable<Item>, take: (item: Item) => void): Promise<void> {
+async function gradually<Item>(items: Iterable<Item>, take: (item: Item) => unknown): Promise<void> {
   let began = performance.now()
   for (const item of items) {
     take(item)
@@ -95,28 +86,18 @@ async function gradually<Item>(items: Iterable<Item>, take: (item: Item) => void
   }
 }
 
-const split = new WeakMap<Attachment, Promise<Source[]>>()
+const split = new WeakMap<Attachment, Source[]>()
 
-/** The passages of a document. They are kept as long as it is in memory. */
-function passagesIn(document: Attachment): Promise<Source[]> {
-  const known = split.get(document)
-  if (known) return known
-  const work = (async () => {
-    const all: Source[] = []
-    await gradually(passagesOf(document.name, document.data), passage => void all.push(passage))
-    return all
-  })()
-  split.set(document, work)
-  return work
-}
-
+/** The passages of documents. They are kept as long as a document is in memory. */
 async function indexedOf(documents: ReadonlyMap<string, Attachment>): Promise<Indexed[]> {
   const all: Indexed[] = []
   let left = MAX_PASSAGES
   for (const [id, document] of documents) {
-    const passages = (await passagesIn(document)).slice(0, left)
-    left -= passages.length
-    all.push({ id, passages })
+    const passages = split.get(document) ?? []
+    if (!split.has(document)) await gradually(passagesOf(document.name, document.data), each => passages.push(each))
+    split.set(document, passages)
+    all.push({ id, passages: passages.slice(0, left) })
+    left = Math.max(0, left - passages.length)
   }
   return all
 }
@@ -124,11 +105,11 @@ async function indexedOf(documents: ReadonlyMap<string, Attachment>): Promise<In
 /** Continues to index the documents of a chat that were searched before. @param again although the user stopped it */
 export async function continueIndexing(chat: string, again = false): Promise<void> {
   const state = await indexingState(chat)
-  const { name, version } = embeddingModels.peek()
-  if (!version || !name || state === 'none' || (state === 'stopped' && !again)) return
+  const { version } = embeddingModels.peek()
+  if (!version || state === 'none' || (state === 'stopped' && !again)) return
   const documents = documentsIn(messagesOf(chat).values())
   await forgetVectors(chat, [...documents.keys()])
-  if (documents.size > 0) await indexDocuments(chat, await indexedOf(documents), name, version)
+  if (documents.size > 0) await indexDocuments(chat, await indexedOf(documents), version)
 }
 
 /** Finds the passages for a question. `search`: whether they were compared by meaning, or only by words. */
@@ -136,28 +117,27 @@ async function find(chat: string, documents: readonly Indexed[], question: strin
   const passages = documents.flatMap(({ passages }) => passages)
   const count = termCounter(termsOf(question))
   const counts: number[][] = []
-  await gradually(passages, ({ text, heading = '' }) => void counts.push(count(`${heading}\n${text}`)))
-  const words = scoreTerms(
-    counts,
-    passages.map(({ text }) => text.length)
-  )
-  const { name, version } = embeddingModels.peek()
-  const rows = version ? await Promise.all(documents.map(({ id }) => vectorsOf(chat, id, version))) : []
+  await gradually(passages, ({ text, heading = '' }) => counts.push(count(`${heading}\n${text}`)))
+  const lengths = passages.map(({ text }) => text.length)
+  const scores = [scoreTerms(counts, lengths)]
+  const { version = '' } = embeddingModels.peek()
+  const rows = await Promise.all(documents.map(({ id }) => vectorsOf(chat, id, version)))
   // Without its model, or if that fails, words are enough.
-  const asked = name && rows.some(Boolean) ? await embed(name, [question], 'query', signal).catch(() => []) : []
+  const asked = rows.some(Boolean) ? await embed(version, [question], 'query', signal).catch(() => []) : []
   signal.throwIfAborted()
   const vector = asked[0]
-  const meanings: number[] = []
   if (vector) {
+    const meanings: number[] = []
     const places = documents.flatMap(({ passages }, at) => passages.map((_, index) => ({ row: rows[at], index })))
     await gradually(places, ({ row, index }) =>
       meanings.push(row && index < row.count ? similarity(vector, row.vectors, index) : 0)
     )
+    scores.push(meanings)
   }
-  const found = bestOf(vector ? [words, meanings] : [words], MAX_SENT)
+  const found = bestOf(scores, MAX_SENT)
   // Nothing matches: the beginnings tell at least what the documents are about.
-  const best = found.length > 0 ? found : passages.slice(0, 2).keys()
-  return { sources: [...best].map(index => passages[index]!), search: vector ? 'meaning' : 'words' } as const
+  const best = found.length > 0 ? found.map(index => passages[index]!) : passages.slice(0, 2)
+  return { sources: best, search: vector ? 'meaning' : 'words' } as const
 }
 
 interface Asked {
@@ -212,8 +192,12 @@ export async function withDocuments({ chat, branch, answer, bodyOf, change, sign
     const { done = 0, total = 0 } = states.get(chat.id) ?? {}
     change({ status: `documents ${Math.floor((100 * done) / (total || 1))}%` })
   })
+  // The user may stop indexing to get an answer sooner.
+  const { version = '' } = embeddingModels.peek()
+  const isWanted = (await indexingState(chat.id)) !== 'stopped'
+  const indexing = isWanted ? indexDocuments(chat.id, version ? indexed : [], version) : undefined
   const stopped = new Promise<never>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
-  await Promise.race([index(chat.id, indexed), stopped]).finally(unfollow)
+  await Promise.race([indexing, stopped]).finally(unfollow)
   const before = branch.findLast(each => each.role === 'user' && each !== question)
   const isShort = question.content.length < SHORT_QUESTION && before
   const wanted = isShort ? `${before.content.slice(0, 500)} ${question.content}` : question.content
@@ -222,13 +206,6 @@ export async function withDocuments({ chat, branch, answer, bodyOf, change, sign
   while (sources.length > 1 && !(await fits(searched(sources)))) sources = sources.slice(0, sources.length >> 1)
   change({ sources, search, status: '' })
   return searched(sources)
-}
-
-/** Indexes before the first search, and after changes. The user may stop it to get an answer sooner. */
-async function index(chat: string, documents: readonly Indexed[]): Promise<void> {
-  const { name = '', version = '' } = embeddingModels.peek()
-  if ((await indexingState(chat)) === 'stopped') return
-  await indexDocuments(chat, name ? documents : [], name, version)
 }
 
 /** The largest context of a model. Undefined if the server does not know. */

@@ -7,8 +7,9 @@ import { chats } from './chats.ts'
 import { quantized } from './passage-search.ts'
 
 /*
- * The vectors of documents, in a database of their own that older pages need not know. They can be computed again. One
- * tab computes the vectors of a chat: it holds a lease, which it renews, and which expires if the tab is closed.
+ * The vectors of documents. They can be computed again, and without a database there are none. One tab computes those
+ * of a chat: it holds a lease, which it renews, and which expires if the tab is closed. Browsers have no locks over
+ * plain HTTP.
  */
 
 /** A document to index. Its id depends on its text. */
@@ -17,33 +18,29 @@ export interface Indexed {
   passages: readonly Source[]
 }
 
-/** The vectors of the first passages of a document, one after the other. */
+/** The vectors of the first passages of a document, one after the other, by a version of a model. */
 interface Vectors {
   chat: string
   id: string
-  model: string
+  version: string
   vectors: Int8Array
   count: number
 }
-interface Lease {
-  chat: string
-  id: ''
-  tab: string
-  until: number
-  done: number
-  total: number
-  /** The user has stopped indexing. */
-  isStopped?: boolean
-}
-type Entry = Vectors | Lease
 
-/** Progress of indexing by chat, or why it failed. */
-export interface IndexState {
+/** Progress of indexing, and why it ended early. */
+interface IndexState {
   done: number
   total: number
   fault?: string
   isStopped?: boolean
 }
+interface Lease extends IndexState {
+  chat: string
+  id: ''
+  tab: string
+  until: number
+}
+
 export const indexStates = signal<ReadonlyMap<string, IndexState>>(new Map())
 
 function setState(chat: string, state: IndexState | undefined): void {
@@ -54,146 +51,123 @@ function setState(chat: string, state: IndexState | undefined): void {
 }
 
 const PASSAGES_PER_REQUEST = 16
+/** More vectors are written less often, since they are written together. */
+const BYTES_PER_WRITE = 2 ** 19
 const LEASE_MS = 8000
 const RENEWAL_MS = 2000
 const POLL_MS = 500
 const tab = newId()
-const running = new Map<string, AbortController>()
-const { post } = openChannel<{ stop: string }>('corral-indexing', ({ stop }) => running.get(stop)?.abort())
+const running = new Map<string, { stop: AbortController; work: Promise<void> }>()
+const { post } = openChannel<string>('corral-indexing', chat => running.get(chat)?.stop.abort())
 
-/** The entries of this tab if the browser stores nothing. */
-const unstored = new Map<string, Entry>()
-
-const keyOf = ({ chat, id }: Pick<Entry, 'chat' | 'id'>) => `${chat} ${id}`
-
-async function read<Kind extends Entry>(chat: string, id: Kind['id']): Promise<Kind | undefined> {
-  const db = await openVectors()
-  return db ? await db.get(VECTORS, [chat, id]) : (unstored.get(keyOf({ chat, id })) as Kind | undefined)
-}
-
-/** Takes or renews the lease of a chat, and stores an entry with it. @returns the lease of another tab, if it has one */
+/** Takes or renews the lease of a chat, and stores vectors with it. @returns the lease of another tab, if it has one */
 async function hold(lease: Lease, entry?: Vectors): Promise<Lease | undefined> {
-  const db = await openVectors()
-  const held = { ...lease, until: Date.now() + LEASE_MS }
-  const entries = entry ? [held, entry] : [held]
-  if (!db) {
-    for (const each of entries) unstored.set(keyOf(each), each)
-    return undefined
-  }
-  const write = db.transaction(VECTORS, 'readwrite')
+  const write = (await openVectors())!.transaction(VECTORS, 'readwrite')
   const known: Lease | undefined = await write.store.get([lease.chat, ''])
   const isTaken = known && known.tab !== tab && known.until > Date.now()
-  if (!isTaken) for (const each of entries) void write.store.put(each)
+  if (!isTaken) void write.store.put({ ...lease, until: Date.now() + LEASE_MS })
+  if (!isTaken && entry) void write.store.put(entry)
   await write.done
   return isTaken ? known : undefined
 }
 
-/** Ends the lease. @param isStopped whether the user does not want the index for now */
-async function release(lease: Lease, isStopped: boolean): Promise<void> {
-  const db = await openVectors()
-  const ended: Lease = { ...lease, until: 0, ...(isStopped && { isStopped }) }
-  if (db) await db.put(VECTORS, ended)
-  else unstored.set(keyOf(ended), ended)
-}
+const allKeys = async (range?: IDBKeyRange) =>
+  ((await (await openVectors())?.getAllKeys(VECTORS, range)) ?? []) as [chat: string, id: string][]
 
 /** Deletes the vectors of a chat's removed documents. @param kept ids of its documents */
 export async function forgetVectors(chat: string, kept: readonly string[]): Promise<void> {
-  const db = await openVectors()
-  const keys = ((await db?.getAllKeys(VECTORS, vectorRange(chat))) ?? []) as [chat: string, id: string][]
-  for (const key of keys) if (kept.length === 0 || !['', ...kept].includes(key[1])) await db!.delete(VECTORS, key)
+  const gone = (await allKeys(vectorRange(chat))).filter(([, id]) => kept.length === 0 || (id && !kept.includes(id)))
+  for (const key of gone) await (await openVectors())!.delete(VECTORS, key)
 }
 
 /** Stops indexing, in whichever tab it runs. */
 export function stopIndexing(chat: string): void {
-  running.get(chat)?.abort()
-  post({ stop: chat })
+  running.get(chat)?.stop.abort()
+  post(chat)
 }
 
 /** Whether documents of a chat were searched before, and whether the user has stopped indexing, which is shown. */
 export async function indexingState(chat: string): Promise<'none' | 'wanted' | 'stopped'> {
-  const lease = await read<Lease>(chat, '')
+  const lease: Lease | undefined = await (await openVectors())?.get(VECTORS, [chat, ''])
   if (lease?.isStopped) setState(chat, lease)
   return lease ? (lease.isStopped ? 'stopped' : 'wanted') : 'none'
 }
 
-const pause = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
-
-/** Embeds texts. Some models distinguish questions from documents by a prefix. */
+/** Embeds texts. Some models distinguish questions from documents by a prefix. @param version name and digest */
 export async function embed(
-  model: string,
+  version: string,
   texts: readonly string[],
   kind: 'query' | 'document',
   signal: AbortSignal
 ): Promise<Int8Array[]> {
-  const prefix = /nomic-embed/i.test(model) ? `search_${kind}: ` : ''
-  const body = { model, input: texts.map(text => prefix + text), truncate: true }
+  const prefix = /nomic-embed/i.test(version) ? `search_${kind}: ` : ''
+  const body = { model: version.split(' ', 1)[0], input: texts.map(text => prefix + text), truncate: true }
   const { embeddings } = await ask<{ embeddings: number[][] }>('POST', 'api/embed', { body, signal })
   return embeddings.map(quantized)
 }
 
-const done = new Map<string, Promise<void>>()
-
 /** Computes the missing vectors, or waits until another tab has. Failures are shown. @param version of the model */
-export function indexDocuments(chat: string, documents: readonly Indexed[], model: string, version: string) {
-  const known = done.get(chat)
-  if (known) return known
-  const work = run(chat, documents, model, version).finally(() => done.delete(chat))
-  done.set(chat, work)
+export function indexDocuments(chat: string, documents: readonly Indexed[], version: string): Promise<void> {
+  const known = running.get(chat)
+  if (known) return known.work
+  const stop = new AbortController()
+  const work = run(chat, documents, version, stop.signal).finally(() => running.delete(chat))
+  running.set(chat, { stop, work })
   return work
 }
 
-async function run(chat: string, documents: readonly Indexed[], model: string, version: string): Promise<void> {
-  const controller = new AbortController()
-  running.set(chat, controller)
-  const { signal } = controller
+async function run(chat: string, documents: readonly Indexed[], version: string, signal: AbortSignal): Promise<void> {
+  const database = await openVectors()
+  if (!database) return
   const total = documents.reduce((sum, { passages }) => sum + passages.length, 0)
   const lease: Lease = { chat, id: '', tab, until: 0, done: 0, total }
-  let isMine = false
+  const release = (ended: Partial<Lease>) => database.put(VECTORS, { ...lease, ...ended, until: 0 })
+  const leave = () => void release({})
   let timer: ReturnType<typeof setInterval> | undefined
-  const leave = () => void (isMine && release(lease, false))
+  let ended: Partial<IndexState> = {}
   try {
     for (let other = await hold(lease); other; other = await hold(lease)) {
       setState(chat, other)
-      await pause(POLL_MS)
+      await new Promise(resolve => setTimeout(resolve, POLL_MS))
       signal.throwIfAborted()
     }
-    isMine = true
     addEventListener('pagehide', leave)
-    timer = setInterval(() => void hold(lease), RENEWAL_MS)
+    timer = setInterval(() => void hold(lease).catch(noteStorageFault), RENEWAL_MS)
     for (const { id, passages } of documents) {
       const known = (await vectorsOf(chat, id, version)) ?? (await copied(lease, id, version))
-      const rows = known ? [known.vectors] : []
-      lease.done += known?.count ?? 0
-      for (let count = known?.count ?? 0; count < passages.length; ) {
-        setState(chat, lease)
-        const next = passages.slice(count, count + PASSAGES_PER_REQUEST)
-        rows.push(...(await embed(model, next.map(passageText), 'document', signal)))
-        count += next.length
-        const vectors = joined(rows)
-        rows.splice(0, rows.length, vectors)
-        lease.done += next.length
+      let { vectors, count } = known ?? { vectors: new Int8Array(), count: 0 }
+      lease.done += count
+      for (let batch = 1; count < passages.length; batch++) {
+        setState(chat, { ...lease })
+        const texts = passages.slice(count, count + PASSAGES_PER_REQUEST).map(passageText)
+        vectors = joined([vectors, ...(await embed(version, texts, 'document', signal))])
+        count += texts.length
+        lease.done += texts.length
         if (!chats.peek().has(chat)) return
-        // Another tab has taken over, because this one was suspended.
-        if (await hold(lease, { chat, id, model: version, vectors, count })) return
+        const isDue = count === passages.length || batch % (1 + Math.floor(vectors.length / BYTES_PER_WRITE)) === 0
+        // Another tab may have taken over, if this one was suspended.
+        if (isDue && (await hold(lease, { chat, id, version, vectors, count }))) {
+          clearInterval(timer)
+          timer = undefined
+          return
+        }
       }
     }
-    setState(chat, undefined)
   } catch (error) {
-    const { done } = lease
-    setState(chat, { done, total, ...(signal.aborted ? { isStopped: true } : { fault: (error as Error).message }) })
+    ended = signal.aborted ? { isStopped: true } : { fault: (error as Error).message }
   } finally {
     clearInterval(timer)
     removeEventListener('pagehide', leave)
-    running.delete(chat)
-    if (isMine && chats.peek().has(chat)) await release(lease, signal.aborted).catch(noteStorageFault)
+    const { done } = lease
+    setState(chat, ended.isStopped || ended.fault !== undefined ? { done, total, ...ended } : undefined)
+    if (timer && chats.peek().has(chat)) await release(ended).catch(noteStorageFault)
   }
 }
 
 /** Takes the vectors of a document from another chat, such as the one that this one was branched from. */
-async function copied(lease: Lease, id: string, model: string): Promise<Vectors | undefined> {
-  const keys = ((await (await openVectors())?.getAllKeys(VECTORS)) ?? []) as [chat: string, id: string][]
-  for (const [chat] of keys.filter(key => key[1] === id)) {
-    const found = await vectorsOf(chat, id, model)
+async function copied(lease: Lease, id: string, version: string): Promise<Vectors | undefined> {
+  for (const [chat] of (await allKeys()).filter(key => key[1] === id)) {
+    const found = await vectorsOf(chat, id, version)
     const copy = found && { ...found, chat: lease.chat }
     if (copy && !(await hold(lease, copy))) return copy
   }
@@ -215,6 +189,6 @@ function joined(rows: readonly Int8Array[]): Int8Array {
 
 /** The vectors of a document that a version of a model has made so far. */
 export async function vectorsOf(chat: string, id: string, version: string): Promise<Vectors | undefined> {
-  const entry = await read<Vectors>(chat, id)
-  return entry?.model === version ? entry : undefined
+  const entry: Vectors | undefined = await (await openVectors())?.get(VECTORS, [chat, id])
+  return entry?.version === version ? entry : undefined
 }

@@ -151,9 +151,10 @@ async function read(signal: AbortSignal, post: (sign: Sign) => void): Promise<vo
   }
 }
 
-function digest(text: string): string {
+/** A short number that depends on a text. Different texts may have the same one. */
+export function digest(text: string): string {
   let value = 5381
-  for (const character of text) value = (value * 33 + character.codePointAt(0)!) >>> 0
+  for (let at = 0; at < text.length; at++) value = (Math.imul(value, 33) + text.charCodeAt(at)) >>> 0
   return value.toString(36)
 }
 
