@@ -221,7 +221,11 @@ const askOnce =
 const askPrompt =
   (deps: AnswerDependencies): Answers['prompt'] =>
   async (reply, name, { body, lease }) => {
-    return await askOnce(deps)(reply, { operation: 'tokens', body, lease }, async (leased, prompt) => {
+    const variant = catalogFor(deps.catalog, reply.request.caller).get(lease.model)
+    // The prompt of a conversation contains the tools that an answer to it would be offered.
+    const chat: Question = { operation: 'chat', body, lease, variant, overflow: 'error' }
+    const whole = body.messages ? (await withHostTools(deps, reply, chat, clientSignal(reply))).body! : body
+    return await askOnce(deps)(reply, { operation: 'tokens', body: whole, lease }, async (leased, prompt) => {
       const call = requireCall<'tokenize' | 'countTokens' | 'applyTemplate'>(leased, name)
       return (await withReadableMedia(leased, prompt, async each => await call(each, leased))) as never
     })

@@ -85,11 +85,18 @@ t.test('a client whose tool runs leaves its slot to others, and continues with i
     const { body } = await corral.json('/v1/chat/completions', question, { headers })
     t.equal(body.choices?.[0].message.content, CAPITAL_ANSWER, JSON.stringify(body))
   }
+  const countTokens = async (more: Record<string, string>) => {
+    const headers = { authorization: `Bearer ${other}`, ...more }
+    const question = { model: DEMO, messages: [CAPITAL_QUESTION] }
+    const { body } = await corral.json('/v1/chat/completions/input_tokens', question, { headers })
+    return body.input_tokens
+  }
   const active = () => activeRequests({ ...corral, json: path => corral.json(path, undefined, { local: true }) })
 
   const first = await begin(patient)
   t.equal(await active(), 0, 'it takes no slot')
   await chat()
+  t.ok((await countTokens({ 'x-corral-tools': 'get' })) > (await countTokens({})), 'the prompt contains the tools')
   finish()
   const answer = await first.answer
   isAnswer(t, answer)
