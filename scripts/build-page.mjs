@@ -30,6 +30,7 @@ export async function buildPage(from = join(root, 'plugins', 'page', 'browser'),
       main: join(from, 'main.tsx'),
       theme: join(from, 'theme.ts'),
       'pdf-worker': 'pdfjs-dist/build/pdf.worker.mjs',
+      'image-worker': join(from, 'chat', 'image-worker.ts'),
       style: join(from, 'style.css')
     },
     outdir: to,
@@ -60,7 +61,7 @@ export async function buildPage(from = join(root, 'plugins', 'page', 'browser'),
   writeFileSync(join(to, `${mermaid.name}.br`), mermaid.packed)
   const names = [...files.map(([name]) => name), mermaid.name]
   const html = readFileSync(join(from, 'index.html'), 'utf8')
-  const named = html.replace(/\{files\}(main|theme|style|pdf-worker)\.(js|css)/g, (_, entry, end) => {
+  const named = html.replace(/\{files\}(main|theme|style|pdf-worker|image-worker)\.(js|css)/g, (_, entry, end) => {
     const name = names.find(name => name.startsWith(`${entry}-`) && name.endsWith(`.${end}`))
     return `{files}${name}`
   })

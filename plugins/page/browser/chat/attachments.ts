@@ -1,6 +1,9 @@
 import { formatNumber, formatSize } from '../parts/formats.ts'
 import type { Attachment } from '../state/chat-format.ts'
+import { scalings } from '../state/drafts.ts'
 import { fill, texts } from '../texts/texts.ts'
+import type { ScaledImage } from './image-worker.ts'
+import { startWorker } from './start-worker.ts'
 
 /** Larger images and sounds do not fit into a request. Of documents, only the text is sent. */
 const MAX_BYTES = 20_000_000
@@ -8,12 +11,15 @@ const MAX_DOCUMENT_BYTES = 100_000_000
 /** Characters of a document: two long books. */
 const MAX_TEXT_LENGTH = 2_000_000
 
-/** Reads files that were dropped, pasted or chosen. @returns the attachments, and why other files were rejected */
+/**
+ * Reads files that were dropped, pasted or chosen.
+ * @returns the attachments, why other files were rejected, and what to announce
+ */
 export async function readFiles(
   files: readonly File[],
   capabilities: readonly string[],
   signal: AbortSignal
-): Promise<{ attachments: Attachment[]; refused: string[] }> {
+): Promise<{ attachments: Attachment[]; refused: string[]; told: string }> {
   const t = texts.peek()
   const attachments: Attachment[] = []
   const refused: string[] = []
@@ -21,9 +27,14 @@ export async function readFiles(
     const { name, type, size } = file
     const limit = /^(image|audio)\//.test(type) ? MAX_BYTES : MAX_DOCUMENT_BYTES
     if (size > limit) refused.push(fill(t.fileTooLarge, { name, size: formatSize(limit) }))
-    else if (type.startsWith('image/')) {
+    else if (type.startsWith('image/') && type !== 'image/svg+xml') {
       if (!capabilities.includes('vision')) refused.push(fill(t.modelBlind, { name }))
-      else attachments.push({ name, type, kind: 'image', data: await dataAddress(file) })
+      else {
+        const image = await readImage(file, signal)
+        if (signal.aborted) break
+        if (image) attachments.push(image)
+        else refused.push(fill(t.imageBroken, { name }))
+      }
     } else if (type.startsWith('audio/')) {
       if (!capabilities.includes('audio')) refused.push(fill(t.modelDeaf, { name }))
       else attachments.push({ name, type, kind: 'audio', data: await dataAddress(file) })
@@ -43,7 +54,28 @@ export async function readFiles(
       }
     }
   }
-  return { attachments, refused }
+  const names = attachments.map(attachment => scalings.get(attachment) ?? attachment.name).join(', ')
+  return { attachments, refused, told: names && fill(t.attached, { names }) }
+}
+
+/** Scales an image in a worker. Returns undefined if the browser cannot decode it. */
+async function readImage(file: File, signal: AbortSignal): Promise<Attachment | undefined> {
+  const worker = startWorker('image-worker')
+  try {
+    const scaled = await new Promise<ScaledImage | undefined>(resolve => {
+      worker.onmessage = ({ data }: MessageEvent<ScaledImage | undefined>) => resolve(data)
+      worker.onerror = () => resolve(undefined)
+      signal.addEventListener('abort', () => resolve(undefined))
+      worker.postMessage(file)
+    })
+    if (!scaled) return undefined
+    const { blob, from, to } = scaled
+    const image: Attachment = { name: file.name, type: blob.type, kind: 'image', data: await dataAddress(blob) }
+    if (from !== to) scalings.set(image, fill(texts.peek().scaled, { name: file.name, from, to }))
+    return image
+  } finally {
+    worker.terminate()
+  }
 }
 
 /** @throws TypeError if the file is not text */
@@ -58,7 +90,7 @@ async function readPdf(file: File, signal: AbortSignal): Promise<{ text: string;
   return await textOfPdf(await file.arrayBuffer(), MAX_TEXT_LENGTH, signal)
 }
 
-function dataAddress(file: File): Promise<string> {
+function dataAddress(file: Blob): Promise<string> {
   return new Promise((resolve, reject) => {
     const reader = new FileReader()
     reader.onload = () => resolve(String(reader.result))

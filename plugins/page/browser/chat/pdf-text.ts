@@ -1,22 +1,9 @@
 import { getDocument, PDFWorker } from 'pdfjs-dist'
+import { startWorker } from './start-worker.ts'
 
 /** A long book. */
 const MAX_PAGES = 1000
 const MAX_TIME_MS = 60_000
-
-const address = new URL(
-  document.querySelector<HTMLMetaElement>('meta[name=corral-pdf-worker]')!.content,
-  document.baseURI
-).href
-
-interface TrustedTypes {
-  createPolicy(name: string, rules: { createScriptURL(): string }): { createScriptURL(input: string): string }
-}
-
-/** With trusted types, browsers start workers only from such a URL. */
-const policy = (globalThis as { trustedTypes?: TrustedTypes }).trustedTypes?.createPolicy('corral-worker', {
-  createScriptURL: () => address
-})
 
 /**
  * Extracts the text of a PDF, page by page, in a worker.
@@ -31,7 +18,7 @@ export async function textOfPdf(
   stopped: AbortSignal
 ): Promise<{ text: string; cutAfter?: number }> {
   stopped.throwIfAborted()
-  const port = new Worker(policy?.createScriptURL(address) ?? address, { type: 'module' })
+  const port = startWorker('pdf-worker')
   const slow = new Error('slow')
   let timer: ReturnType<typeof setTimeout> | undefined
   // Stops waiting even if the worker hangs.

@@ -5,6 +5,8 @@ import { chatsOwner } from './preferences.ts'
 /* Unsent messages. Text survives a reload, attached files do not. */
 
 const storedAs = (chat: string) => `corral-draft ${chatsOwner.peek()} ${chat}`
+/** Texts about images that were scaled. */
+export const scalings = new WeakMap<Attachment, string>()
 const files = new Map<string, readonly Attachment[]>()
 
 /** The draft of a chat. @param chat its id, or empty for a new one */

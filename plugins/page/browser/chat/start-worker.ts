@@ -1,0 +1,18 @@
+interface TrustedTypes {
+  createPolicy(name: string, rules: Rules): Rules
+}
+interface Rules {
+  createScriptURL(name: string): string
+}
+
+/** Returns the address of a worker that the page names. */
+const createScriptURL = (name: string) =>
+  new URL(document.querySelector<HTMLMetaElement>(`meta[name=corral-${name}]`)!.content, document.baseURI).href
+
+/** With trusted types, browsers start workers only from the URLs of a policy. */
+const policy: Rules = (globalThis as { trustedTypes?: TrustedTypes }).trustedTypes?.createPolicy('corral-worker', {
+  createScriptURL
+}) ?? { createScriptURL }
+
+export const startWorker = (name: 'pdf-worker' | 'image-worker') =>
+  new Worker(policy.createScriptURL(name), { type: 'module' })
