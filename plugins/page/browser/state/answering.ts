@@ -1,18 +1,20 @@
 import { type HostedEvent, isAsked, isDecided, withEvent } from './answer-calls.ts'
 import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
 import { openChannel } from './browser-storage.ts'
-import type { Attachment, Chat, HostedCall, Message, ToolCall } from './chat-format.ts'
+import type { Attachment, Chat, HostedCall, Message, Settings, ToolCall } from './chat-format.ts'
 import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
 import { branchTo, isDocument, isUnderWay, requestMessages } from './conversation-tree.ts'
 import { isAllowed, toolServers, usableTools } from './hosted-tools.ts'
 import { lastModel } from './preferences.ts'
 import { noteRequest } from './recent-requests.ts'
-import { models } from './server-state.ts'
+import { capabilitiesOf } from './server-state.ts'
 
 /* Requests and receives answers, which survive lost connections and reloads of the page. */
 
 /** Answers that this tab receives, by message id. */
 const running = new Map<string, AbortController>()
+/** Called with the chat when an answer that this tab received has ended. */
+export const afterAnswers = new Set<(chat: string) => void>()
 /** Answers that other tabs reported as theirs after the last request. */
 const elsewhere = new Set<string>()
 
@@ -152,7 +154,6 @@ async function receive(message: Message): Promise<void> {
   post({ taken: [message.id] })
   const began = performance.now()
   const chat = chats.peek().get(message.chat)!
-  const tools = usableTools(chat.mcp)
   let current: Message = message
   /** Received text that is not shown yet. */
   let pending: Pending = { content: '', thinking: '' }
@@ -237,7 +238,7 @@ async function receive(message: Message): Promise<void> {
           ? await send('GET', `v1/streams/${stream.id}?after=${stream.last}`, { signal: stopped })
           : await send('POST', 'v1/chat/completions', {
               signal: stopped,
-              headers: { 'x-corral-resumable': 'true', ...(tools.length > 0 && { 'x-corral-tools': tools.join() }) },
+              headers: { 'x-corral-resumable': 'true', ...toolHeaders(chat) },
               body: await requestBody(chat, message, more => change(more, true), stopped)
             })
         wait = RETRY_MS
@@ -302,6 +303,7 @@ async function receive(message: Message): Promise<void> {
     void changeChat(message.chat, { updatedAt: Date.now() })
     const mayRun = (call: HostedCall) => isAllowed(call, message.chat) || undefined
     if (isDone && (current.calls ?? []).length < MAX_CALLS_UNASKED) void decide(message, mayRun)
+    for (const tell of afterAnswers) tell(message.chat)
   }
 }
 
@@ -336,32 +338,46 @@ interface ChunkEvent {
   error?: { message: string; code?: string }
 }
 
+/** The fields of a request that become its prompt. @param branch ends with the message to answer */
+export function promptFields(settings: Settings, branch: readonly Message[], model: string): object {
+  const { system, schema, tools, effort } = settings
+  const capabilities = capabilitiesOf(model)
+  const json_schema = schema?.trim() && { name: 'answer', strict: true, schema: JSON.parse(schema) }
+  return {
+    model,
+    messages: requestMessages(branch, system, capabilities.includes('vision')),
+    reasoning_effort: !capabilities.includes('thinking') ? undefined : effort === 'off' ? 'none' : effort,
+    response_format: json_schema ? { type: 'json_schema', json_schema } : undefined,
+    tools: tools?.trim() ? JSON.parse(tools) : undefined
+  }
+}
+
+/** The header that offers the tools of the server to the model. */
+export const toolHeaders = ({ mcp }: Settings): Record<string, string> => {
+  const tools = usableTools(mcp)
+  return tools.length > 0 ? { 'x-corral-tools': tools.join() } : {}
+}
+
 async function requestBody(
   asked: Chat,
   message: Message,
   change: (change: Partial<Message>) => void,
   signal: AbortSignal
 ): Promise<object> {
-  const { options, schema, tools, system } = asked
-  const { chat, id, model, calls = [] } = message
+  const { chat, id, model = '', calls = [] } = message
   // The server adds the calls that the user has decided about.
   const own = { ...message, calls: calls.filter(call => !isDecided(call)) }
-  const seesImages = models.peek().some(({ name, capabilities }) => name === model && capabilities.includes('vision'))
   const all = messagesOf(chat)
   const branch = branchTo(all, id).slice(0, -1)
   const approvals = calls
     .filter(isDecided)
     .map(({ approval, state }) => ({ id: approval, approve: state === 'approved' }))
-  const json_schema = schema?.trim() && { name: 'answer', strict: true, schema: JSON.parse(schema) }
   const bodyOf = (branch: readonly Message[]) => ({
-    model,
-    messages: requestMessages([...branch, own], system, seesImages),
+    ...promptFields(asked, [...branch, own], model),
     stream: true,
     stream_options: { include_usage: true },
     return_progress: true,
-    options,
-    response_format: json_schema ? { type: 'json_schema', json_schema } : undefined,
-    tools: tools?.trim() ? JSON.parse(tools) : undefined,
+    options: asked.options,
     mcp: toolServers.peek().length > 0 || approvals.length > 0 ? { approves: true, approvals } : undefined
   })
   if (![...all.values()].some(({ attachments }) => attachments?.some(isDocument))) return bodyOf(branch)

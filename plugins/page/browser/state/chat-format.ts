@@ -60,6 +60,8 @@ const SETTINGS = {
   tools: text,
   /** Tools that the server runs: names of servers, and `server.tool`. */
   mcp: listOf(text),
+  /** How much the model thinks, if it can. Absent leaves it to the model. */
+  effort: oneOf('off', 'low', 'medium', 'high'),
   /** Options that differ from the server's defaults. */
   options: (value: unknown): value is Record<string, unknown> => isObject(value) && isShallow(value)
 }
@@ -166,5 +168,6 @@ const MESSAGE_MORE = {
 export const MESSAGE_FIELDS = { ...MESSAGE, ...optional(MESSAGE_MORE) }
 export type Message = Of<typeof MESSAGE> & Partial<Of<typeof MESSAGE_MORE>>
 
-/** Validates presets. */
+/** Validate presets and saved prompts. */
 export const arePresets = listOf(shape({ name: text, ...optional(SETTINGS) }))
+export const arePrompts = listOf(shape({ name: text, text }))

@@ -160,11 +160,11 @@ export async function changeChat(id: string, change: Partial<Chat> = {}): Promis
 }
 
 /** Adds a message to an open chat and shows the branch that ends with it. */
-export async function addMessage(message: Omit<Message, 'id' | 'at'>): Promise<Message> {
+export async function addMessage(message: Omit<Message, 'id' | 'at'> & { id?: string }): Promise<Message> {
   const opened = await openChat(message.chat)
   const newest = Math.max(0, ...[...opened.peek().messages.values()].map(each => each.peek().at))
   // The next millisecond, to keep the order of two messages in the same one.
-  const added: Message = { ...message, id: newId(), at: Math.max(Date.now(), newest + 1) }
+  const added: Message = { id: newId(), ...message, at: Math.max(Date.now(), newest + 1) }
   opened.value = { messages: new Map(opened.peek().messages).set(added.id, signal(added)) }
   writeSoon(added, true)
   const chat = chats.peek().get(message.chat)

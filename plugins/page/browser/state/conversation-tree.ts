@@ -1,7 +1,7 @@
 import { answerMessages } from './answer-calls.ts'
 import type { Attachment, Message } from './chat-format.ts'
 
-export const isUnderWay = ({ state }: Message) => state === 'waiting' || state === 'answering'
+export const isUnderWay = ({ state }: Pick<Message, 'state'>) => state === 'waiting' || state === 'answering'
 
 /** Whether an attachment is a document that was not removed. */
 export const isDocument = ({ kind, data }: Attachment) => kind === 'text' && data !== ''

@@ -47,6 +47,10 @@ export function speechModel(task: keyof typeof speechModels) {
   return { names, name: isChosen ? chosen : (names[0] ?? ''), isChosen }
 }
 
+/** What a model can do, or nothing if there is no such model. */
+export const capabilitiesOf = (model: string): readonly string[] =>
+  models.value.find(({ name }) => name === model)?.capabilities ?? []
+
 /** The engine for chats with a model, loaded or loading. */
 export const engineOf = (model: string) =>
   engines.value.find(({ name, mode }) => mode === 'chat' && name.toLowerCase() === model.toLowerCase())
