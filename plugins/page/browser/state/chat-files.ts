@@ -4,7 +4,7 @@ import { partsOf } from './answer-calls.ts'
 import type { Chat, HostedCall, Message } from './chat-format.ts'
 import { readAll, storeAll } from './chats.ts'
 import { branchTo } from './conversation-tree.ts'
-import { type Preset, presets, takePresets } from './presets.ts'
+import { type Preset, presets, prompts, type SavedPrompt, takePresets, takePrompts } from './presets.ts'
 import { chatModels, defaultModel } from './server-state.ts'
 
 /** An export contains everything, so that an import loses nothing. */
@@ -14,6 +14,7 @@ interface ChatFile {
   chats: Chat[]
   messages: Message[]
   presets?: readonly Preset[]
+  prompts?: readonly SavedPrompt[]
 }
 
 export function download(name: string, type: string, content: BlobPart): void {
@@ -38,7 +39,7 @@ export async function exportChats(id?: string): Promise<void> {
     version: 1,
     chats: all.chats.filter(chat => id === undefined || chat.id === id),
     messages: all.messages.filter(({ chat }) => id === undefined || chat === id),
-    ...(id === undefined && { presets: presets.peek() })
+    ...(id === undefined && { presets: presets.peek(), prompts: prompts.peek() })
   }
   download(`corral-chats-${today()}.json`, 'application/json', JSON.stringify(file, undefined, 2))
 }
@@ -76,7 +77,7 @@ const MAX_FILE_BYTES = 512 * 2 ** 20
 export async function importChats(file: File): Promise<number> {
   const t = texts.peek()
   if (file.size > MAX_FILE_BYTES) throw new Error(fill(t.importTooLarge, { name: file.name }))
-  const [{ checkedChats, ChatFault }, { arePresets }, { foreignChats }] = await Promise.all([
+  const [{ checkedChats, ChatFault }, { arePresets, arePrompts }, { foreignChats }] = await Promise.all([
     import('./chat-check.ts'),
     import('./chat-format.ts'),
     import('./foreign-chats.ts')
@@ -89,6 +90,7 @@ export async function importChats(file: File): Promise<number> {
     const given = own ?? foreignChats(bytes, file.name, MAX_FILE_BYTES)
     found = given && checkedChats(given.chats, given.messages, own !== undefined)
     if (!arePresets(own?.presets ?? [])) throw new ChatFault('', fill(t.chatFaults.field, { field: 'presets' }))
+    if (!arePrompts(own?.prompts ?? [])) throw new ChatFault('', fill(t.chatFaults.field, { field: 'prompts' }))
   } catch (error) {
     const { message } = error as Error
     throw new Error(
@@ -106,6 +108,7 @@ export async function importChats(file: File): Promise<number> {
     messages: found.messages
   })
   takePresets(own?.presets ?? [])
+  takePrompts(own?.prompts ?? [])
   return found.chats.length
 }
 

@@ -1,0 +1,77 @@
+import { useState } from 'preact/hooks'
+import { Dialog, IconButton } from '../parts/controls.tsx'
+import { Actions, Button, Field, Form, TextField } from '../parts/forms.tsx'
+import { deletePrompt, fillPrompt, prompts, promptValues, type SavedPrompt, takePrompts } from '../state/presets.ts'
+import { fill, texts } from '../texts/texts.ts'
+
+const MAX_LENGTH = 100_000
+
+/** Shows, edits and deletes saved prompts. */
+export function PromptsDialog({ onClose }: { onClose: () => void }) {
+  const t = texts.value
+  const [edited, setEdited] = useState<SavedPrompt | undefined>(undefined)
+  if (edited) {
+    const name = { name: 'name', required: true, maxLength: 80, pattern: '.*\\S.*', defaultValue: edited.name }
+    const text = { name: 'text', required: true, maxLength: MAX_LENGTH, rows: 6, defaultValue: edited.text }
+    return (
+      <Dialog title={t.prompts} onClose={onClose}>
+        <Form
+          class="form"
+          onSubmit={field => {
+            if (edited.name !== field('name')) deletePrompt(edited.name)
+            takePrompts([{ name: field('name'), text: field('text') }])
+            setEdited(undefined)
+          }}
+        >
+          <Field label={t.promptName} {...name} />
+          <TextField label={t.promptText} {...text} />
+          <p class="quiet">{t.promptHint}</p>
+          <Actions>
+            <Button onClick={() => setEdited(undefined)} text={t.cancel} />
+            <Button kind="main" type="submit" text={t.save} />
+          </Actions>
+        </Form>
+      </Dialog>
+    )
+  }
+  return (
+    <Dialog title={t.prompts} onClose={onClose}>
+      {prompts.value.length === 0 && <p class="quiet">{t.nothingYet}</p>}
+      <ul class="plain-list">
+        {prompts.value.map(({ name, text }) => (
+          <li key={name} class="row">
+            <span class="grow">{name}</span>
+            <IconButton icon="edit" label={fill(t.editPrompt, { name })} onClick={() => setEdited({ name, text })} />
+            <IconButton icon="trash" label={fill(t.deletePrompt, { name })} onClick={() => deletePrompt(name)} />
+          </li>
+        ))}
+      </ul>
+      <Actions>
+        <Button icon="plus" onClick={() => setEdited({ name: '', text: '' })} text={t.newPrompt} />
+      </Actions>
+    </Dialog>
+  )
+}
+
+/** Asks for the values of a prompt. */
+export function FillDialog(props: { prompt: SavedPrompt; onFilled: (text: string) => void; onClose: () => void }) {
+  const { prompt, onFilled, onClose } = props
+  return (
+    <Dialog title={prompt.name} onClose={onClose}>
+      <Form
+        class="form"
+        onSubmit={(_, fields) => {
+          onClose()
+          onFilled(fillPrompt(prompt.text, fields))
+        }}
+      >
+        {[...promptValues(prompt.text)].map(([name, value], index) => (
+          <TextField key={name} label={name} name={name} rows={1} defaultValue={value} autofocus={index === 0} />
+        ))}
+        <Actions>
+          <Button kind="main" type="submit" text={texts.value.insert} />
+        </Actions>
+      </Form>
+    </Dialog>
+  )
+}

@@ -1,0 +1,126 @@
+import type { Signal } from '@preact/signals'
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { ConfirmDialog } from '../parts/controls.tsx'
+import { Icon, type IconName } from '../parts/icons.tsx'
+import { exportChats, exportMarkdown } from '../state/chat-files.ts'
+import type { Settings } from '../state/chat-format.ts'
+import { chats, deleteMessage, messagesOf } from '../state/chats.ts'
+import { toolServers } from '../state/hosted-tools.ts'
+import { prompts, promptValues, type SavedPrompt } from '../state/presets.ts'
+import { go } from '../state/route.ts'
+import { texts } from '../texts/texts.ts'
+import { ChatSettings } from './chat-settings.tsx'
+import { FillDialog, PromptsDialog } from './prompts-dialog.tsx'
+
+type Command = readonly [name: string, icon: IconName, text: string, run: () => unknown]
+
+/** The commands and saved prompts that match the text in the message field, and their dialogs. */
+export function SlashMenu(props: {
+  /** Id of the list. */
+  id: string
+  chat: string | undefined
+  text: Signal<string>
+  isOpen: boolean
+  /** Receives the function that handles keys of the message field. It returns whether it has used the key. */
+  keys: { current: ((key: string) => boolean) | null }
+  /** Receives the id of the current option. */
+  current: Signal<string | undefined>
+  field: { current: HTMLTextAreaElement | null }
+  settings: Settings
+  onSettings: (change: Partial<Settings>) => unknown
+}) {
+  const { id, chat, text, field } = props
+  const t = texts.value
+  const [at, setAt] = useState(0)
+  const [isDismissed, setDismissed] = useState(false)
+  const [dialog, setDialog] = useState<'settings' | 'prompts' | 'clear' | SavedPrompt | undefined>(undefined)
+  const list = useRef<HTMLDivElement>(null)
+  const isOpen = props.isOpen && !isDismissed
+  const words = text.value.slice(1).toLowerCase()
+  useEffect(() => setAt(0), [words])
+  useEffect(() => setDismissed(false), [props.isOpen])
+  const press = (button: string) => () =>
+    setTimeout(() => field.current?.form?.querySelector<HTMLButtonElement>(button)?.click())
+  const insert = (said: string) => {
+    text.value = said
+    setTimeout(() => field.current?.focus())
+  }
+  const opened = chats.value.get(chat ?? '')
+  const forChat: Command[] = opened
+    ? [
+        ['clear', 'trash', t.clear, () => setDialog('clear')],
+        ['export', 'download', t.saveMarkdown, () => exportMarkdown(opened, t.you)],
+        ['export-json', 'download', t.saveJson, () => exportChats(opened.id)]
+      ]
+    : []
+  const commands: Command[] = [
+    ['new', 'plus', t.newChat, () => go(['chat'])],
+    ['model', 'models', t.chooseModel, press('.model-picker button')],
+    ['system', 'edit', t.system, () => setDialog('settings')],
+    ['settings', 'settings', t.chatSettings, () => setDialog('settings')],
+    ...(toolServers.value.length > 0 ? [['tools', 'tool', t.hostedTools, press('.tool-line')] as const] : []),
+    ...forChat,
+    ['prompts', 'chat', t.prompts, () => setDialog('prompts')],
+    ...prompts.value.map((prompt): Command => {
+      const use = () => (promptValues(prompt.text).size > 0 ? setDialog(prompt) : insert(prompt.text))
+      return [prompt.name, 'send', t.savedPrompt, use]
+    })
+  ]
+  const found = isOpen ? commands.filter(([name, _, text]) => `${name} ${text}`.toLowerCase().includes(words)) : []
+  const choose = ([, , , run]: Command) => {
+    text.value = ''
+    void run()
+  }
+  useLayoutEffect(() => {
+    props.keys.current = key => {
+      const step = key === 'ArrowDown' ? 1 : key === 'ArrowUp' ? -1 : 0
+      if (key === 'Escape' && isOpen) setDismissed(true)
+      else if (found.length === 0) return false
+      else if (step !== 0) setAt((at + step + found.length) % found.length)
+      else if (key === 'Enter' || key === 'Tab') choose(found[at] ?? found[0]!)
+      else return false
+      return true
+    }
+    props.current.value = found.length > 0 ? `${id}-${at}` : undefined
+    list.current?.children[at]?.scrollIntoView({ block: 'nearest' })
+  })
+  const close = () => {
+    setDialog(undefined)
+    field.current?.focus()
+  }
+  const clear = async () => {
+    const messages = messagesOf(chat!)
+    for (const message of messages.values()) if (!messages.has(message.parent ?? '')) await deleteMessage(message)
+  }
+  return (
+    <>
+      {isOpen && found.length === 0 && <p class="slash-list menu-note">{t.noCommand}</p>}
+      {found.length > 0 && (
+        <div class="slash-list" id={id} role="listbox" aria-label={t.commands} ref={list}>
+          {found.map((command, index) => (
+            <div
+              key={command[0]}
+              id={`${id}-${index}`}
+              role="option"
+              aria-selected={index === at}
+              class={`menu-item ${index === at ? 'is-current' : ''}`}
+              onMouseDown={event => event.preventDefault()}
+              onClick={() => choose(command)}
+            >
+              <Icon name={command[1]} size={16} />
+              <span dir="auto">
+                <b>/{command[0]}</b> <small>{command[2]}</small>
+              </span>
+            </div>
+          ))}
+        </div>
+      )}
+      {dialog === 'settings' && <ChatSettings settings={props.settings} onSave={props.onSettings} onClose={close} />}
+      {dialog === 'prompts' && <PromptsDialog onClose={close} />}
+      {dialog === 'clear' && (
+        <ConfirmDialog title={t.clear} text={t.clearText} action={t.delete} onConfirm={clear} onClose={close} />
+      )}
+      {typeof dialog === 'object' && <FillDialog prompt={dialog} onFilled={insert} onClose={close} />}
+    </>
+  )
+}
