@@ -5,15 +5,18 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../.
 import { readFixture } from '../../support/fixture.ts'
 import { pdfOf, pdfWith } from '../../support/pdf.ts'
 import { pngBytes } from '../apis/openai/media/support.ts'
-import { answered, answersOf, ask, choose, ended, messageField, pageTests, startWriter } from './support.ts'
+import { answered, answersOf, ask, choose, ended, messageField, pageTests, setOptions, startWriter } from './support.ts'
 
-/** The messages of the last request to the remote model. */
+/** The last request to the remote model, and its messages. */
+let request: any = {}
 let sent: any[] = []
 const { blocks } = readFixture<{ blocks: string }>('page-answers.yaml')
 /** Reports the images and the text of the question, or writes an answer with all kinds of blocks. */
 const remote = await startWriter(
   t,
-  (write, { messages }) => {
+  (write, body) => {
+    const { messages } = body
+    request = body
     sent = messages
     const { content } = messages.findLast(({ role }) => role === 'user')
     if (/^(First|Second) question$/.test(content)) return write({ content: blocks })
@@ -22,7 +25,7 @@ const remote = await startWriter(
     const text = parts.map(({ text = '' }: { text?: string }) => text).join(' ')
     write({ content: `Images: ${images}. Text: ${text.replaceAll(/\s+/g, ' ')}` })
   },
-  ['completion', 'vision']
+  ['completion', 'vision', 'thinking']
 )
 const corral = await startCorral(t, { config: `${remote}defaults:\n  temperature: 0\n` })
 const test = pageTests(t, corral.url)
@@ -44,6 +47,25 @@ interface GivenFile {
   bytes: Buffer
 }
 const IMAGE: GivenFile = { name: 'cat.png', type: 'image/png', bytes: pngBytes() }
+/** Draws an image in the page. @param fill CSS colour of its left half, on a transparent ground */
+async function draw(page: Page, type: string, [width, height]: [number, number], fill = 'red'): Promise<GivenFile> {
+  const base64 = (await page.evaluate(`(async () => {
+    const canvas = Object.assign(document.createElement('canvas'), { width: ${width}, height: ${height} })
+    const context = canvas.getContext('2d')
+    context.fillStyle = '${fill}'
+    context.fillRect(0, 0, ${width / 2}, ${height})
+    return canvas.toDataURL('${type}').split(',')[1]
+  })()`)) as string
+  return { name: `drawn ${width}.${type.slice(6)}`, type, bytes: Buffer.from(base64, 'base64') }
+}
+
+/** Adds the note to a JPEG that it must be turned by 90 degrees. */
+function turned({ bytes, ...rest }: GivenFile): GivenFile {
+  const exif = Buffer.from('ffe1002245786966000049492a000800000001001201030001000000060000000000000000', 'hex')
+  exif.writeUInt16BE(exif.length - 2, 2)
+  return { ...rest, bytes: Buffer.concat([bytes.subarray(0, 2), exif, bytes.subarray(2)]) }
+}
+
 const file = (name: string, bytes: Buffer | string, type = 'text/plain') => ({ name, type, bytes: Buffer.from(bytes) })
 
 /** Drops or pastes files. */
@@ -153,14 +175,14 @@ test('each chat keeps its unsent message', {}, async (t, { page }) => {
   await page
     .locator('input[aria-label="Add files"]')
     .setInputFiles([{ name: 'notes.txt', mimeType: 'text/plain', buffer: Buffer.from('notes') }])
-  await page.getByText('notes.txt').waitFor()
+  await page.getByText('notes.txt', { exact: true }).waitFor()
   await page.getByRole('link', { name: 'New chat' }).click()
   await page.getByRole('heading', { name: 'What is on your mind?' }).waitFor()
   t.equal(await field.inputValue(), '')
   await field.fill('something else')
   await page.getByRole('link', { name: QUESTION }).click()
   await hasDraft('half a thought')
-  t.ok(await page.getByText('notes.txt').isVisible(), 'the draft has its file')
+  t.ok(await page.getByText('notes.txt', { exact: true }).isVisible(), 'the draft has its file')
   await page.reload()
   await page.getByText(CAPITAL_ANSWER).waitFor()
   t.equal(await field.inputValue(), 'half a thought', 'the draft survives a reload')
@@ -258,4 +280,188 @@ test('an answer is read aloud without its code, and branches into a new chat', {
   await page.getByRole('link', { name: 'First question' }).last().click()
   await page.getByText('Second question').waitFor()
   t.equal(await articles.count(), 4, 'the original chat is unchanged')
+})
+
+test('images are scaled for the model, upright and with their transparency', {}, async (t, { page }) => {
+  await choose(page, WRITER)
+  const chips = page.locator('.attachments li')
+  for (const [given, type, size, note] of [
+    [await draw(page, 'image/png', [300, 200]), 'png', [300, 200], ''],
+    [await draw(page, 'image/png', [3000, 30]), 'png', [2048, 20], 'scaled from 3000 × 30 to 2048 × 20'],
+    [await draw(page, 'image/jpeg', [30, 4096]), 'jpeg', [15, 2048], 'scaled from 30 × 4096 to 15 × 2048'],
+    [await draw(page, 'image/webp', [40, 20]), 'png', [40, 20], ''],
+    [turned(await draw(page, 'image/jpeg', [40, 20])), 'jpeg', [20, 40], '']
+  ] as const) {
+    await give(page, 'drop', given)
+    await chips.getByText(note || given.name).waitFor()
+    await page.getByRole('status').getByText(`Attached: ${given.name}`).waitFor({ state: 'attached' })
+    await answered(page, 'What is this?', WRITER)
+    const { url } = sent.at(-1).content[0].image_url
+    t.match(url, `data:image/${type};base64,`, given.name)
+    const shown = await page.evaluate(`(async () => {
+      const image = Object.assign(new Image(), { src: '${url}' })
+      await image.decode()
+      const { naturalWidth: width, naturalHeight: height } = image
+      const context = Object.assign(document.createElement('canvas'), { width, height }).getContext('2d')
+      context.drawImage(image, 0, 0)
+      return { size: [width, height], alpha: context.getImageData(width - 1, 0, 1, 1).data[3] }
+    })()`)
+    t.strictSame(shown, { size, alpha: type === 'png' ? 0 : 255 }, given.name)
+  }
+  t.equal(page.workers().length, 0)
+  await give(page, 'drop', file('torn.png', 'no image', 'image/png'))
+  await page.getByRole('alert').getByText('torn.png cannot be read as an image. Save it as PNG or JPEG').waitFor()
+})
+
+test('files can be dropped anywhere on a chat', {}, async (t, { page }) => {
+  const drag = (name: string) =>
+    page.evaluate(`{
+      const dataTransfer = new DataTransfer()
+      dataTransfer.items.add(new File(['Hello'], 'dragged.txt'))
+      const about = { bubbles: true, cancelable: true, dataTransfer, relatedTarget: null }
+      document.querySelector('h1').dispatchEvent(new DragEvent('${name}', about))
+    }`)
+  await page.getByRole('heading', { name: 'What is on your mind?' }).waitFor()
+  const area = page.getByText('Drop files to attach them')
+  for (const end of ['dragleave', 'drop']) {
+    await drag('dragover')
+    await area.waitFor()
+    t.strictSame(await accessibilityFaults(page), [])
+    await drag(end)
+    await area.waitFor({ state: 'hidden' })
+  }
+  await page.getByRole('button', { name: 'Remove dragged.txt' }).waitFor()
+})
+
+test('the effort of thinking is chosen for each chat, if the model can think', {}, async (t, { page }) => {
+  await choose(page, DEMO)
+  const effort = page.getByRole('button', { name: /^Thinking: / })
+  t.equal(await effort.count(), 0)
+  await choose(page, WRITER)
+  for (const [name, sent] of [
+    ['Automatic', undefined],
+    ['Off', 'none'],
+    ['High', 'high']
+  ] as const) {
+    await effort.click()
+    await page.locator('.menu-list').getByRole('button', { name }).click()
+    await page.getByRole('button', { name: `Thinking: ${name}` }).waitFor()
+    await answered(page, 'Think.', WRITER)
+    t.equal(request.reasoning_effort, sent)
+  }
+  await page.getByRole('link', { name: 'New chat' }).click()
+  await page.getByRole('button', { name: 'Thinking: Automatic' }).waitFor()
+})
+
+test(
+  'the server counts the tokens of a message, and the page warns before the context is full',
+  {},
+  async (t, { page }) => {
+    const field = messageField(page)
+    const use = page.locator('.context-use')
+    await corral.json('/api/stop', { model: DEMO })
+    await choose(page, DEMO)
+    await field.fill('Not loaded, not counted')
+    await new Promise(done => setTimeout(done, 1500))
+    t.equal(await use.count(), 0)
+    t.match((await corral.json('/api/ps')).body.models, [], 'counting does not load the model')
+    await answered(page, QUESTION)
+    await setOptions(page, { num_ctx: '100' })
+    const count = async (text: string, result: RegExp) => {
+      await field.fill(text)
+      await until(`${result}`, async () => result.test((await use.getAttribute('title').catch(() => '')) ?? ''))
+    }
+    await count('Short', /^[3-6]\d of 100 tokens$/)
+    t.equal(await page.locator('.context-warning').count(), 0)
+    t.strictSame(await accessibilityFaults(page), [])
+    await count('word '.repeat(200), /^[4-6]\d\d of 100 tokens$/)
+    const warning = /the context holds only 100\. Shorten the message, remove files, or start a new chat/
+    await page.locator('.context-warning').getByText(warning).waitFor()
+    await page.getByRole('status').getByText(warning).waitFor({ state: 'attached' })
+    t.strictSame(await accessibilityFaults(page), [])
+    await field.fill('')
+    await page.locator('.context-warning').waitFor({ state: 'hidden' })
+  }
+)
+
+test('a slash lists commands and saved prompts', {}, async (t, { page }) => {
+  const field = messageField(page)
+  const options = page.getByRole('option')
+  const dialog = page.getByRole('dialog')
+  const run = async (text: string, option: string | RegExp) => {
+    await field.fill(text)
+    await options.filter({ hasText: option }).waitFor()
+    await page.keyboard.press('Enter')
+  }
+  await choose(page, WRITER)
+  await run('/prom', '/prompts')
+  await dialog.getByRole('button', { name: 'New prompt' }).click()
+  await dialog.getByLabel('Name').fill('Translate')
+  await dialog.getByLabel('Text').fill('Translate "{{text}}" to {{language=French}}. Only {{language}}!')
+  t.strictSame(await accessibilityFaults(page), [])
+  await dialog.getByRole('button', { name: 'Save' }).click()
+  await dialog.getByRole('button', { name: 'Edit prompt Translate' }).waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await page.keyboard.press('Escape')
+
+  t.comment('a prompt asks for its values, which are inserted as they are')
+  await page.reload()
+  await run('/transl', '/Translate')
+  t.equal(await dialog.getByLabel('language').inputValue(), 'French')
+  await page.keyboard.type('$& {{language}}')
+  t.strictSame(await accessibilityFaults(page), [])
+  await dialog.getByRole('button', { name: 'Insert' }).click()
+  await dialog.waitFor({ state: 'hidden' })
+  t.equal(await field.inputValue(), 'Translate "$& {{language}}" to French. Only French!')
+
+  t.comment('keys')
+  await field.fill('/')
+  await options.first().waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  const current = page.getByRole('option', { selected: true })
+  const first = await current.innerText()
+  await page.keyboard.press('ArrowUp')
+  await current.getByText('/Translate').waitFor()
+  t.equal(await field.getAttribute('aria-activedescendant'), await current.getAttribute('id'))
+  await page.keyboard.press('ArrowDown')
+  t.equal(await current.innerText(), first)
+  await page.keyboard.press('Escape')
+  t.equal(await options.count(), 0)
+  t.equal(await field.inputValue(), '/')
+  await field.fill('')
+  await field.fill('/no-such-command')
+  await page.getByText('No command starts with this text').waitFor()
+  await page.keyboard.press('Enter')
+  await (await ended(page, WRITER)).getByText('Text: /no-such-command').waitFor()
+
+  t.comment('commands for a chat')
+  const downloads = page.waitForEvent('download')
+  await run('/export-j', '/export-json')
+  t.match((await downloads).suggestedFilename(), /^corral-chats-.*json$/)
+  await run('/sys', '/system')
+  await dialog.getByLabel('System message').fill('Be brief.')
+  await dialog.getByRole('button', { name: 'Save', exact: true }).click()
+  await run('/clear', '/clear')
+  await dialog.getByRole('button', { name: 'Delete' }).click()
+  await answersOf(page, WRITER).waitFor({ state: 'hidden' })
+  await answered(page, 'Hello', WRITER)
+  t.match(sent, [
+    { role: 'system', content: 'Be brief.' },
+    { role: 'user', content: 'Hello' }
+  ])
+  await run('/new', '/new')
+  await page.getByRole('heading', { name: 'What is on your mind?' }).waitFor()
+
+  t.comment('saved prompts are exported and imported')
+  const all = page.waitForEvent('download')
+  await page.getByRole('button', { name: 'Settings', exact: true }).click()
+  await page.getByRole('button', { name: 'Export all chats' }).click()
+  const path = (await (await all).path())!
+  await run('/prompts', '/prompts')
+  await dialog.getByRole('button', { name: 'Delete prompt Translate' }).click()
+  await dialog.getByText('Nothing yet').waitFor()
+  await page.keyboard.press('Escape')
+  await page.getByLabel('Import chats').setInputFiles(path)
+  await field.fill('/tran')
+  await options.getByText('/Translate').waitFor()
 })

@@ -69,7 +69,8 @@ export function ChatSettings(props: {
       parseObject(schema)
       if (tools && !Array.isArray(JSON.parse(tools))) throw new SyntaxError('[ … ]')
       setFault('')
-      return { ...(chat.mcp && { mcp: chat.mcp }), system, schema, tools, options }
+      const { mcp, effort } = chat
+      return { ...(mcp && { mcp }), ...(effort && { effort }), system, schema, tools, options }
     } catch (error) {
       setFault(fill(t.notJson, { reason: (error as Error).message }))
       return undefined

@@ -26,14 +26,24 @@ import { type Preset, presets } from '../state/presets.ts'
 import { go, linkTo } from '../state/route.ts'
 import { chatModels, connection, defaultModel } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
-import { ChatSettings } from './chat-settings.tsx'
 import { Composer } from './composer.tsx'
 import { edited, MessageView } from './message-view.tsx'
-import { ModelPicker } from './model-picker.tsx'
+
+const ChatSettings = later(async () => (await import('./chat-settings.tsx')).ChatSettings)
+const QueueView = later(async () => (await import('./queue-view.tsx')).QueueView)
 
 const DocumentLine = later(async () => (await import('./documents-view.tsx')).DocumentLine)
 
 const MAX_PANES = 4
+
+/** Sends a message, or queues it while an answer is received. */
+async function sayNext(chat: string, text: string, attachments: Attachment[]): Promise<void> {
+  const leaf = messagesOf(chat).get(chats.peek().get(chat)?.leaf ?? '')
+  if (!leaf || !isUnderWay(leaf)) return say(chat, text, attachments)
+  const { enqueue } = await import('../state/queue.ts')
+  await enqueue(chat, text, attachments)
+  announce(texts.peek().queued)
+}
 
 /** Shows chats side by side. @param ids of the chats; empty for a new chat */
 export function ChatView({ ids }: { ids: string[] }) {
@@ -73,7 +83,7 @@ export function ChatView({ ids }: { ids: string[] }) {
             })}
             onSend={(text, attachments) => {
               const targets = isLinked.peek() ? panes : [id]
-              for (const target of targets) void say(target, text, attachments)
+              return Promise.all(targets.map(target => sayNext(target, text, attachments)))
             }}
           />
         ))}
@@ -96,7 +106,6 @@ function NewChat() {
   return (
     <main class="view chat is-new">
       <header class="view-head">
-        <ModelPicker model={model} onChoose={choose} />
         <PresetMenu
           name={preset.value}
           onChoose={({ name, ...chosen }) => {
@@ -125,8 +134,11 @@ function NewChat() {
         id={undefined}
         busyWith={undefined}
         model={model}
-        tools={settings.value.mcp}
-        onTools={mcp => (settings.value = { ...settings.value, mcp })}
+        onModel={choose}
+        settings={settings.value}
+        onSettings={change => {
+          settings.value = { ...settings.value, ...change }
+        }}
         onSend={async (text, attachments) => {
           const chat = await createChat({ model, ...settings.peek() })
           go(['chat', chat.id])
@@ -172,7 +184,7 @@ function OldChat(props: {
   id: string
   /** Index among the chats side by side. */
   place: number
-  onSend: (text: string, attachments: Attachment[]) => void
+  onSend: (text: string, attachments: Attachment[]) => Promise<unknown>
   onCompare?: () => Promise<void>
   onClose?: () => void
 }) {
@@ -212,7 +224,6 @@ function OldChat(props: {
   return (
     <section ref={section} class="view chat" aria-label={`${props.place}. ${chat.title || t.untitled}`}>
       <header class="view-head">
-        <ModelPicker model={chat.model ?? ''} onChoose={model => void changeChat(id, { model })} />
         <h1 class="chat-title">{chat.title || t.untitled}</h1>
         {onCompare && <IconButton icon="columns" label={t.compare} onClick={() => attempt(onCompare)} />}
         <SettingsButton settings={chat} onSave={settings => changeChat(id, settings)} />
@@ -224,9 +235,10 @@ function OldChat(props: {
         id={id}
         busyWith={busyWith.value}
         model={chat.model ?? ''}
-        tools={chat.mcp}
-        onTools={mcp => changeChat(id, { mcp })}
-        onSend={async (text, attachments) => props.onSend(text, attachments)}
+        onModel={model => changeChat(id, { model })}
+        settings={chat}
+        onSettings={change => changeChat(id, change)}
+        onSend={props.onSend}
         onEditLast={() => {
           const branch = branchTo(messagesOf(id), chats.peek().get(id)?.leaf)
           edited.value = branch.findLast(({ role }) => role === 'user')?.id ?? ''
@@ -297,12 +309,12 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     }
     answering.current = isBusy ? message.id : ''
   })
-  const column = useRef<HTMLDivElement>(null)
+  const end = useRef<HTMLDivElement>(null)
   useLayoutEffect(() => {
     // Runs after layout, when the chat is first shown and whenever it grows. The end is known then without another
     // layout.
     const observer = new ResizeObserver(() => isFollowing.peek() && toEnd())
-    observer.observe(column.current!)
+    observer.observe(end.current!)
     observer.observe(list.current!)
     return () => observer.disconnect()
   }, [])
@@ -321,7 +333,10 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
           isFollowing.value = scrollHeight - scrollTop - clientHeight < FOLLOW_DISTANCE
         }}
       >
-        <div class="messages-column" ref={column} children={shown} />
+        <div ref={end}>
+          <div class="messages-column" children={shown} />
+          <QueueView chat={id} last={last} />
+        </div>
       </div>
       {!isFollowing.value && (
         <button type="button" class="to-end" onClick={toEnd} aria-label={t.toEnd} title={t.toEnd}>

@@ -25,16 +25,24 @@ interface PickerProps {
   onAttach: (files: File[]) => void
 }
 
-/** The line below the message field with the tools that the chat uses. */
+/** The button that shows and chooses the tools that the chat uses. */
 export function ToolLine(props: PickerProps) {
   const t = texts.value
   const [isOpen, setOpen] = useState(false)
   const names = usableTools(props.chosen).join(', ')
+  const title = names ? `${t.hostedTools}: ${names}` : t.hostedTools
   return (
-    <div class="tool-line">
-      <button type="button" class="menu-button" aria-haspopup="dialog" onClick={() => setOpen(true)}>
+    <>
+      <button
+        type="button"
+        class="menu-button tool-line"
+        aria-haspopup="dialog"
+        aria-label={title}
+        title={title}
+        onClick={() => setOpen(true)}
+      >
         <Icon name="tool" size={16} />
-        <span>{names ? `${t.hostedTools}: ${names}` : t.hostedTools}</span>
+        <span>{names || t.hostedTools}</span>
       </button>
       {isOpen && (
         <Dialog title={t.hostedTools} onClose={() => setOpen(false)}>
@@ -44,7 +52,7 @@ export function ToolLine(props: PickerProps) {
           ))}
         </Dialog>
       )}
-    </div>
+    </>
   )
 }
 

@@ -163,7 +163,7 @@ export function MenuItem(props: {
   onSelect: () => unknown
   text: string
   /** Shown after the text. */
-  note?: string
+  note?: ComponentChildren
   danger?: boolean
   checked?: boolean
   staysOpen?: boolean

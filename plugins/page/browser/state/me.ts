@@ -8,6 +8,7 @@ export interface Me {
   role: Role
   key?: { name: string }
   session?: { id: string }
+  budgets: { name: string }[]
   /** How to get a higher role. */
   more?: string
 }
