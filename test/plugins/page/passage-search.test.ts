@@ -122,7 +122,7 @@ t.test('ranks by meaning and by words are combined', async t => {
         [0, 5, 0],
         [0.9, 0.8, 0.1]
       ],
-      [1, 0, 2]
+      [1, 0]
     ],
     [
       [

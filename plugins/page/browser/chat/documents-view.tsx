@@ -13,7 +13,8 @@ import {
   documentsIn,
   embeddingModels,
   MAX_PASSAGES,
-  removeDocument
+  removeDocument,
+  tokensOf
 } from '../state/chat-documents.ts'
 import type { Attachment, Message } from '../state/chat-format.ts'
 import { messagesOf, type OpenChat } from '../state/chats.ts'
@@ -36,7 +37,6 @@ export function DocumentLine({ id, opened }: { id: string; opened: Signal<OpenCh
     const asked = [...opened.value.messages.values()].filter(message => message.peek().role === 'user')
     return documentsIn(asked.map(message => message.value))
   })
-  const tokens = [...documents.value.values()].reduce((sum, { data }) => sum + estimateTokens(data), 0)
   const { version } = embeddingModels.value
   const count = documents.value.size
   const isOnline = connection.value === 'online'
@@ -54,7 +54,7 @@ export function DocumentLine({ id, opened }: { id: string; opened: Signal<OpenCh
       {isOpen && (
         <Dialog title={t.documents} onClose={() => setOpen(false)}>
           <p class="quiet">{t.documentsNote}</p>
-          {tokens > MAX_PASSAGES * TOKENS_PER_PASSAGE && <Fault text={t.documentsTooLong} />}
+          {tokensOf(documents.value) > MAX_PASSAGES * TOKENS_PER_PASSAGE && <Fault text={t.documentsTooLong} />}
           <ul class="plain-list">
             {[...documents.value].map(([document, about]) => (
               <DocumentCard key={document} document={about} onRemove={() => removeDocument(id, document)} />
@@ -174,7 +174,7 @@ export function SourceDialog(props: { message: Message; index: number; onClose: 
   const all = documentsIn(messagesOf(message.chat).values()).values()
   const whole = [...all].find(each => each.name === name && each.data.startsWith(text, at))?.data ?? ''
   const mark = useRef<HTMLElement>(null)
-  useEffect(() => mark.current?.scrollIntoView({ block: 'center' }), [])
+  useEffect(() => mark.current?.scrollIntoView(), [])
   const end = at + text.length
   // Pages end with a form feed.
   const shown = (text: string) => text.replaceAll('\f', '\n\n')

@@ -63,6 +63,10 @@ export const documentsIn = (messages: Iterable<Message>): Map<string, Attachment
     [...messages].flatMap(({ attachments = [] }) => attachments.filter(isDocument).map(each => [idOf(each), each]))
   )
 
+/** About the tokens of documents. */
+export const tokensOf = (documents: ReadonlyMap<string, Attachment>): number =>
+  [...documents.values()].reduce((sum, { data }) => sum + estimateTokens(data), 0)
+
 /** Removes a document from a chat. Its name stays in the message that it was attached to. */
 export async function removeDocument(chat: string, id: string): Promise<void> {
   const isIt = (each: Attachment) => isDocument(each) && idOf(each) === id
@@ -183,7 +187,9 @@ export async function withDocuments({ chat, branch, answer, bodyOf, change, sign
     const tokens = estimateTokens(text)
     return fitsByEstimate(tokens, room) ?? (await countTokens(body, tokens, answer, signal)) <= room
   }
-  if (await fits(whole)) {
+  // Not even written as a request, since that would delay a frame.
+  const isTooLong = fitsByEstimate(tokensOf(documents), room) === false
+  if (!isTooLong && (await fits(whole))) {
     change({ sources: undefined, search: undefined })
     return whole
   }

@@ -18,7 +18,7 @@ const RANK_OFFSET = 60
 /** Saturation of repeated terms, and weight of a passage's length (BM25). */
 const SATURATION = 1.2
 const LENGTH_WEIGHT = 0.75
-/** Matches with a smaller share of the best score have only frequent words. */
+/** If there are several rankings, each ignores passages with a smaller share of its best score. */
 const MIN_SHARE = 0.3
 /** A term with another ending counts for this much. */
 const SIMILAR = 0.6
@@ -98,19 +98,17 @@ export function termCounter(terms: readonly Term[]): (text: string) => number[] 
   }
 }
 
-/** Scores passages by the terms in them (BM25). Weak matches get 0. @param counts of each term, for each passage */
+/** Scores passages by the terms in them (BM25). @param counts of each term, for each passage */
 export function scoreTerms(counts: readonly (readonly number[])[], lengths: readonly number[]): number[] {
   const mean = lengths.reduce((sum, length) => sum + length, 0) / (lengths.length || 1)
   const rarity = (counts[0] ?? []).map((_, term) => {
     const having = counts.filter(each => each[term]! > 0).length
     return Math.log(1 + (counts.length - having + 0.5) / (having + 0.5))
   })
-  const scores = counts.map((each, passage) => {
+  return counts.map((each, passage) => {
     const damping = SATURATION * (1 - LENGTH_WEIGHT + (LENGTH_WEIGHT * lengths[passage]!) / mean)
     return each.reduce((sum, count, term) => sum + (rarity[term]! * count) / (count + damping), 0)
   })
-  const best = scores.reduce((most, score) => Math.max(most, score), 0)
-  return scores.map(score => (score < MIN_SHARE * best ? 0 : score))
 }
 
 /** Scales a vector to integers from -127 to 127. Its direction stays. */
@@ -134,7 +132,10 @@ export function similarity(vector: Int8Array, all: Int8Array, index: number): nu
 export function bestOf(scores: readonly (readonly number[])[], limit: number): number[] {
   const sums = new Map<number, number>()
   for (const each of scores) {
-    const order = [...each.keys()].filter(index => each[index]! > 0).sort((a, b) => each[b]! - each[a]! || a - b)
+    const least = scores.length > 1 ? MIN_SHARE * each.reduce((most, score) => Math.max(most, score), 0) : 0
+    const order = [...each.keys()]
+      .filter(index => each[index]! > 0 && each[index]! >= least)
+      .sort((a, b) => each[b]! - each[a]! || a - b)
     order.forEach((index, rank) => void sums.set(index, (sums.get(index) ?? 0) + 1 / (RANK_OFFSET + rank)))
   }
   return [...sums]
