@@ -3,11 +3,21 @@ import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { basename, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { brotliCompressSync, constants } from 'node:zlib'
+import { drawIcon } from './build-icons.mjs'
 import { buildMermaid } from './build-mermaid.mjs'
 import { noteInputs, root } from './inputs.mjs'
 import { languages } from './page-languages.mjs'
 
 export const FOLDER = join(root, 'dist', 'plugins', 'page', 'browser')
+
+/** Icons of the installed page: purpose, width, and the share of the width that the lines take. */
+const ICONS = [
+  ['any', 192, 0.8],
+  ['any', 512, 0.8],
+  ['maskable', 512, 0.6]
+]
+/** Larger files are not kept for the time without the server, in bytes: they read PDFs and draw diagrams. */
+const MAX_KEPT_BYTES = 90_000
 
 const QUALITY = constants.BROTLI_PARAM_QUALITY
 const hash = contents => createHash('sha256').update(contents).digest('hex').slice(0, 8).toUpperCase()
@@ -53,11 +63,18 @@ export async function buildPage(from = join(root, 'plugins', 'page', 'browser'),
     ...options,
     plugins: [...options.plugins, wholeStart(inputs, join(from, 'app.tsx'))]
   })
-  const files = [...outputFiles.map(({ path, contents }) => [basename(path), contents]), [frameName, frame]]
-  for (const [name, contents] of files) {
+  const icons = ICONS.map(([name, size, share]) => {
+    const contents = drawIcon(size, share)
+    return [`${name}-${size}-${hash(contents)}.png`, contents]
+  })
+  const files = [...outputFiles.map(({ path, contents }) => [basename(path), contents]), [frameName, frame], ...icons]
+  const store = (name, contents) => {
     const params = { [QUALITY]: 10, [constants.BROTLI_PARAM_SIZE_HINT]: contents.length }
-    writeFileSync(join(to, `${name}.br`), brotliCompressSync(contents, { params }))
+    const packed = brotliCompressSync(contents, { params })
+    writeFileSync(join(to, `${name}.br`), packed)
+    return packed.length
   }
+  const sizes = files.map(([name, contents]) => [name, store(name, contents)])
   writeFileSync(join(to, `${mermaid.name}.br`), mermaid.packed)
   const names = [...files.map(([name]) => name), mermaid.name]
   const html = readFileSync(join(from, 'index.html'), 'utf8')
@@ -70,14 +87,30 @@ export async function buildPage(from = join(root, 'plugins', 'page', 'browser'),
   const preloads = main.imports
     .filter(({ kind }) => kind === 'import-statement')
     .map(({ path }) => `<link rel="modulepreload" href="{files}${basename(path)}">`)
-  writeFileSync(join(to, 'index.html'), named.replace('<!-- preloads -->', preloads.join('')))
+  const page = named.replace('<!-- preloads -->', preloads.join(''))
+  writeFileSync(join(to, 'index.html'), page)
+  const kept = sizes.flatMap(([name, size]) => (/\.(js|css)$/.test(name) && size < MAX_KEPT_BYTES ? [name] : []))
+  const worker = await build({
+    ...options,
+    entryPoints: [join(from, 'service-worker.ts')],
+    splitting: false,
+    format: 'iife',
+    define: {
+      FILES: JSON.stringify(kept),
+      START: JSON.stringify(kept.filter(name => page.includes(name))),
+      VERSION: JSON.stringify(hash(page + kept.join()))
+    }
+  })
+  store('service-worker.js', worker.outputFiles[0].contents)
   writeFileSync(join(to, 'files.json'), JSON.stringify(names))
   const packages = [...Object.keys(metafile.inputs), ...mermaid.inputs].flatMap(
     path => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? []
   )
   writeFileSync(join(to, 'packages.json'), JSON.stringify([...new Set(packages)].sort()))
-  const others = ['index.html', 'texts', 'chat/preview.html'].map(path => `plugins/page/browser/${path}`)
-  const scripts = ['page', 'mermaid'].map(name => `scripts/build-${name}.mjs`)
+  const others = ['index.html', 'texts', 'service-worker.ts', 'chat/preview.html'].map(
+    path => `plugins/page/browser/${path}`
+  )
+  const scripts = ['page', 'mermaid', 'icons'].map(name => `scripts/build-${name}.mjs`)
   noteInputs(to, [...Object.keys(metafile.inputs), ...others, ...scripts])
 }
 

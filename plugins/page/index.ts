@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { Bytes } from '../../core/config/core-schema.ts'
+import { CorralError } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { conversationRoutes } from './conversation-routes.ts'
@@ -32,6 +33,10 @@ export default definePlugin({
         default: 'browser',
         description: 'Where the page stores conversations: in each browser, or on the server for each key'
       }),
+      offline: Type.Boolean({
+        default: true,
+        description: 'Whether browsers keep the page, to show stored chats while the server is away'
+      }),
       conversation_count: Type.Integer({
         default: 2000,
         minimum: 1,
@@ -51,7 +56,7 @@ export default definePlugin({
     const name = path.slice(path.lastIndexOf('/') + 1)
     const depth = path.split('/').length - 2
     const files = new PageFiles(depth === 0 ? './' : '../'.repeat(depth), name ? `./${name}/page/` : './page/')
-    const sendPage = (reply: FastifyReply) => files.sendPage(reply, now.conversations)
+    const sendPage = (reply: FastifyReply) => files.sendPage(reply, now.conversations, now.offline)
     return {
       services: { web: { path, sendPage } },
       reload(next: typeof options) {
@@ -62,9 +67,14 @@ export default definePlugin({
         // At the root, `GET /` also belongs to programs. The native API tells them from browsers.
         if (path !== '/') app.get(path, OPEN, async (_request, reply) => sendPage(reply))
         const folder = `${path === '/' ? '' : path}/page`
+        const fromFolder = name ? `../../${name}` : '../'
         app.get(`${folder}/manifest.webmanifest`, OPEN, async (_request, reply) =>
-          reply.type('application/manifest+json').send(files.manifest(name ? `../../${name}` : '../'))
+          reply.type('application/manifest+json').send(files.manifest(fromFolder))
         )
+        app.get(`${folder}/service-worker.js`, OPEN, async (_request, reply) => {
+          if (!now.offline) throw new CorralError('route_not_found', 'Browsers do not keep the page (web.offline).')
+          return files.sendWorker(fromFolder, reply)
+        })
         app.get<{ Params: { file: string } }>(`${folder}/:file`, OPEN, async (request, reply) =>
           files.sendFile(request.params.file, reply)
         )

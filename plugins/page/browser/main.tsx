@@ -33,7 +33,8 @@ keepChats()
 watchTools()
 // Run slow first-time browser work before an answer needs it, step by step.
 const atIdle = globalThis.requestIdleCallback ?? setTimeout
-for (const step of [() => formatNumber(0), ...MARKDOWN_STEPS, () => import('./parts/found-chats.tsx')]) {
+const keepPage = async () => (await import('./chat/start-worker.ts')).keepPage()
+for (const step of [() => formatNumber(0), ...MARKDOWN_STEPS, () => import('./parts/found-chats.tsx'), keepPage]) {
   await new Promise(resolve => atIdle(resolve))
   try {
     await step()

@@ -30,7 +30,18 @@ t.test('browsers get a small page that loads nothing from other hosts, programs 
     files.findIndex(name => name.endsWith('.webmanifest')),
     1
   )
-  t.match(await (await load(`page/${manifest}`, 'gzip')).json(), { start_url: '../', display: 'standalone' })
+  const app = (await (await load(`page/${manifest}`, 'gzip')).json()) as { icons: { src: string; sizes: string }[] }
+  t.match(app, { start_url: '../', display: 'standalone' })
+  const [, ...pictures] = app.icons
+  t.match(pictures, [
+    { sizes: '192x192' },
+    { sizes: '512x512', purpose: 'any' },
+    { sizes: '512x512', purpose: 'maskable' }
+  ])
+  for (const { src, sizes } of pictures) {
+    const picture = Buffer.from(await (await load(`page/${src}`, 'gzip')).arrayBuffer())
+    t.equal(`${picture.readUInt32BE(16)}x${picture.readUInt32BE(20)}`, sizes)
+  }
   t.ok(files.length >= 3, 'a script, a style sheet and preloads')
   const sizes = files.map(name => gzipSync(brotliDecompressSync(readFileSync(join(folder, `${name}.br`)))).length)
   const bytes = sizes.reduce((sum, size) => sum + size, Number(page.headers.get('content-length') ?? 0))

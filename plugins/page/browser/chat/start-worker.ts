@@ -16,3 +16,9 @@ const policy: Rules = (globalThis as { trustedTypes?: TrustedTypes }).trustedTyp
 
 export const startWorker = (name: 'pdf-worker' | 'image-worker') =>
   new Worker(policy.createScriptURL(name), { type: 'module' })
+
+/** Lets the browser keep the page, to open it while the server is away. Browsers offer that only to secure contexts. */
+export async function keepPage(): Promise<void> {
+  if (!navigator.serviceWorker || !document.querySelector('meta[name=corral-service-worker][content$=js]')) return
+  await navigator.serviceWorker.register(policy.createScriptURL('service-worker'), { scope: location.pathname })
+}
