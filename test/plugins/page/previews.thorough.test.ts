@@ -1,6 +1,4 @@
-import { createSocket } from 'node:dgram'
 import { readFileSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Page } from 'playwright-core'
@@ -8,27 +6,12 @@ import t from 'tap'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import { accessibilityFaults, screenshot } from '../../support/browser.ts'
 import { startCorral, until } from '../../support/corral.ts'
-import { readFixture } from '../../support/fixture.ts'
-import { listen } from '../../support/listen.ts'
+import { HOSTILE, startOutside } from './hostile-code.ts'
 import { answered, ask, ended, messageField, pageTests, preferWriter, startWriter, widthOf } from './support.ts'
-
-/** Code that tries to leave its frame, by what it tries. `FAR` stands for another server, `UDP` for its UDP port. */
-const HOSTILE = readFixture<Record<string, string>>('hostile-previews.yaml')
 
 const folder = join(packageRoot, 'dist', 'plugins', 'page', 'browser')
 
-/** What other servers received. */
-const received: string[] = []
-const far = createServer(socket => {
-  received.push('connection')
-  socket.on('error', () => undefined).on('data', data => received.push(String(data).slice(0, 60)))
-})
-const udp = createSocket('udp4', () => received.push('datagram'))
-t.teardown(() => udp.close())
-const farPort = await listen(t, far)
-await new Promise<void>(resolve => udp.bind(0, '127.0.0.1', resolve))
-const withPorts = (code: string) =>
-  code.replaceAll('FAR', `http://127.0.0.1:${farPort}`).replaceAll('UDP', `127.0.0.1:${udp.address().port}`)
+const { received, url: far, withPorts } = await startOutside(t)
 
 let goOn: () => void = () => undefined
 /** Answers with hostile code by its name, otherwise with the question itself, and pauses at each "…". */
@@ -76,7 +59,7 @@ test('code in a preview reaches nothing', { mayFail: true }, async (t, { page, c
     t.equal(await widthOf(page), 1280, name)
   }
   // The servers do notice connections.
-  await (await context.newPage()).goto(`http://127.0.0.1:${farPort}/`, { timeout: 2000 }).catch(() => undefined)
+  await (await context.newPage()).goto(far, { timeout: 2000 }).catch(() => undefined)
   t.ok(received.length > 0)
 })
 
