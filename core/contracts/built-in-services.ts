@@ -95,6 +95,8 @@ export interface LoadPreview {
   keepAlive: number
   /** The options after their limits. */
   options?: LoadOptions
+  /** The options of the request that were over a limit, with the limit. */
+  limited?: Partial<LoadOptions> | undefined
   /** Absent if it is unknown before a conversion, or without a build. */
   use?: MemoryUse | undefined
   /** Whether it fits beside the loaded models, alone, or not at all. */

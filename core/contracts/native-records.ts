@@ -1,4 +1,5 @@
 import { type Static, type TSchema, Type } from 'typebox'
+import { LOG_LEVELS } from '../config/core-schema.ts'
 import { Count, Described, Flag, Integer, Items, ListOf, Loose, Text, Texts, Titled } from '../http/request-fields.ts'
 import { LoadOptionsSchema } from '../models/load-options.ts'
 import { STORED_FORMATS } from './models.ts'
@@ -424,3 +425,63 @@ export const ReloadReportSchema = Titled('ReloadReport', {
   })
 })
 export type ReloadReport = Static<typeof ReloadReportSchema>
+
+const LayerSchema = Loose({
+  value: Type.Unknown(),
+  from: Type.Enum(['default', 'config', 'model', 'settings'], {
+    description:
+      'config: for all models in the configuration; model: by its creator; settings: for it in the configuration'
+  })
+})
+
+export const ModelPreviewSchema = Titled('ModelPreview', {
+  model: Type.String(),
+  options: Type.Record(Type.String(), Type.Array(LayerSchema), {
+    description: 'The values of each option, the one in force first. keep_alive is in seconds; -1 is for ever'
+  }),
+  grows: Flag('Whether a longer prompt gets a larger context, because nobody has set one'),
+  load: Type.Optional(Named('LoadOptions', LoadOptionsSchema)),
+  limited: Type.Optional(
+    Type.Partial(LoadOptionsSchema, { description: 'Options of the request that were over a limit, with the limit' })
+  ),
+  memory: Type.Optional(
+    Type.Record(Type.String(), Bytes(), {
+      description: 'By pool; absent if the model is on another server, or before a conversion or without a build'
+    })
+  ),
+  size: Type.Optional(Bytes('In all pools together')),
+  fits: Type.Optional(
+    Type.Enum(['now', 'alone', 'no'], {
+      description: 'Beside the loaded models, after they are unloaded, or not at all'
+    })
+  )
+})
+export type ModelPreview = Static<typeof ModelPreviewSchema>
+
+const HistorySampleSchema = Described(
+  'HistorySample',
+  'Averages since the sample before it, over all models and memory pools',
+  {
+    at: Integer('The end of its time, in seconds since 1970'),
+    running: Type.Number({ description: 'Requests in progress' }),
+    queued: Type.Number({ description: 'Queued requests' }),
+    tokens_per_second: Type.Number({ description: 'Generated tokens' }),
+    reserved: Bytes('As in GET /api/ps'),
+    used: Type.Optional(Bytes('As in GET /api/ps; absent if it was not measured'))
+  }
+)
+export type HistorySample = Static<typeof HistorySampleSchema>
+export const HistorySchema = Titled('History', {
+  interval: Integer('Seconds between two samples'),
+  samples: Type.Array(HistorySampleSchema, { description: 'Oldest first, the last one until now' })
+})
+export type HistoryReply = Static<typeof HistorySchema>
+
+export const ServerLogLineSchema = Titled('ServerLogLine', {
+  time: Type.Optional(Time()),
+  level: Type.Enum([...LOG_LEVELS]),
+  part: Type.Optional(Text('The plugin or part of the core, as in GET /api/log-levels')),
+  message: Type.String(),
+  details: Type.Optional(Loose({}, { description: 'Other fields of the line' }))
+})
+export type ServerLogLine = Static<typeof ServerLogLineSchema>

@@ -87,7 +87,7 @@ t.test('a preview shows options with their origins, and the memory that they tak
       ],
       keep_alive: [
         { value: 90, from: 'settings' },
-        { value: 300, from: 'config' }
+        { value: 300, from: 'default' }
       ],
       pin: [{ value: false, from: 'default' }]
     }
@@ -108,7 +108,11 @@ t.test('a preview shows options with their origins, and the memory that they tak
     'more context and slots take more, a smaller cache less'
   )
   t.equal(new Set(sizes).size, 5)
-  t.equal((await preview({ num_ctx: 1e9 })).load.num_ctx, 32_768, 'no more than it was trained with')
+  t.match(
+    await preview({ num_ctx: 1e9 }),
+    { load: { num_ctx: 32_768 }, limited: { num_ctx: 32_768 } },
+    'no more than it was trained with'
+  )
   for (const [options, more, error] of [
     [{ num_ctx: 0 }, {}, /^Option "num_ctx"/],
     [{ cache_type_k: 'q9' }, {}, /^Option "cache_type_k"/],

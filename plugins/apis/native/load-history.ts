@@ -1,31 +1,11 @@
 import type { FastifyInstance } from 'fastify'
-import { type Static, Type } from 'typebox'
+import { Type } from 'typebox'
 import { generatedBy } from '../../../core/answers/generated-tokens.ts'
 import type { PoolsInUse } from '../../../core/contracts/built-in-services.ts'
-import { Bytes } from '../../../core/contracts/native-records.ts'
+import { type HistoryReply, type HistorySample, HistorySchema } from '../../../core/contracts/native-records.ts'
 import type { Services } from '../../../core/contracts/services.ts'
-import { Described, Integer, Titled } from '../../../core/http/request-fields.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { dateAt } from '../../../core/system/clock.ts'
-
-const SampleSchema = Described(
-  'HistorySample',
-  'Averages since the sample before it, over all models and memory pools',
-  {
-    at: Integer('The end of its time, in seconds since 1970'),
-    running: Type.Number({ description: 'Requests in progress' }),
-    queued: Type.Number({ description: 'Queued requests' }),
-    tokens_per_second: Type.Number({ description: 'Generated tokens' }),
-    reserved: Bytes('As in GET /api/ps'),
-    used: Type.Optional(Bytes('As in GET /api/ps; absent if it was not measured'))
-  }
-)
-export type HistorySample = Static<typeof SampleSchema>
-const HistorySchema = Titled('History', {
-  interval: Integer('Seconds between two samples'),
-  samples: Type.Array(SampleSchema, { description: 'Oldest first, the last one until now' })
-})
-export type HistoryReply = Static<typeof HistorySchema>
 
 /** Seconds between samples, and their number: an hour, and a day in which each sample is an average of 30. */
 const HOUR = { interval: 10, count: 360 }

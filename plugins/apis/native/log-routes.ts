@@ -3,9 +3,9 @@ import type { FastifyInstance, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { LOG_LEVELS } from '../../../core/config/core-schema.ts'
 import { type EngineLogRecord, EngineLogSchema } from '../../../core/contracts/engine-log.ts'
-import { Time } from '../../../core/contracts/native-records.ts'
+import { type ServerLogLine, ServerLogLineSchema, Time } from '../../../core/contracts/native-records.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { Loose, Text, Titled } from '../../../core/http/request-fields.ts'
+import { Loose, Titled } from '../../../core/http/request-fields.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
@@ -24,14 +24,6 @@ const LogEventSchema = Type.Union([
 export type LogEvent = Static<typeof LogEventSchema>
 
 const Level = Type.Enum([...LOG_LEVELS])
-const ServerLogLineSchema = Titled('ServerLogLine', {
-  time: Type.Optional(Time()),
-  level: Level,
-  part: Type.Optional(Text('The plugin or part of the core, as in GET /api/log-levels')),
-  message: Type.String(),
-  details: Type.Optional(Loose({}, { description: 'Other fields of the line' }))
-})
-export type ServerLogLine = Static<typeof ServerLogLineSchema>
 const follow = Type.Optional(
   Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client disconnects' })
 )

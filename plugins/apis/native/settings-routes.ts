@@ -4,12 +4,11 @@ import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ModelSettingsSchema } from '../../../core/config/core-schema.ts'
 import { type OptionLayer, optionLayers, settingsFor } from '../../../core/config/model-settings.ts'
-import { Bytes, Named, ReloadReportSchema } from '../../../core/contracts/native-records.ts'
+import { type ModelPreview, ModelPreviewSchema, ReloadReportSchema } from '../../../core/contracts/native-records.ts'
 import { CorralError, errorCodes } from '../../../core/errors.ts'
-import { each, Flag, keep_alive, Loose, loose, named, options, Titled } from '../../../core/http/request-fields.ts'
+import { each, keep_alive, loose, named, options, Titled } from '../../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
-import { LoadOptionsSchema } from '../../../core/models/load-options.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
 import { isObject } from '../../../core/system/json-object.ts'
@@ -26,34 +25,8 @@ const ModelSettingsReplySchema = Titled('ModelSettings', {
   revision: Type.String()
 })
 
-const LayerSchema = Loose({
-  value: Type.Unknown(),
-  from: Type.Enum(['default', 'config', 'model', 'settings'], {
-    description:
-      'config: for all models in the configuration; model: by its creator; settings: for it in the configuration'
-  })
-})
-
-const PreviewSchema = Titled('ModelPreview', {
-  model: Type.String(),
-  options: Type.Record(Type.String(), Type.Array(LayerSchema), {
-    description: 'The values of each option, the one in force first. keep_alive is in seconds; -1 is for ever'
-  }),
-  grows: Flag('Whether a longer prompt gets a larger context, because nobody has set one'),
-  load: Type.Optional(Named('LoadOptions', LoadOptionsSchema)),
-  memory: Type.Optional(
-    Type.Record(Type.String(), Bytes(), {
-      description: 'By pool; absent if the model is on another server, or before a conversion or without a build'
-    })
-  ),
-  size: Type.Optional(Bytes('In all pools together')),
-  fits: Type.Optional(
-    Type.Enum(['now', 'alone', 'no'], {
-      description: 'Beside the loaded models, after they are unloaded, or not at all'
-    })
-  )
-})
-export type ModelPreview = Static<typeof PreviewSchema>
+/** The default of `scheduler.keep_alive`. */
+const DEFAULT_KEEP_ALIVE_MS = 300_000
 
 const sum = (numbers: readonly number[]) => numbers.reduce((total, each) => total + each, 0)
 
@@ -81,9 +54,9 @@ export function settingsRoutes(app: FastifyInstance, { catalog, config, schedule
   route('POST /models/preview', 'previewModel', 'Show the options of a model, and what it would take with others', {
     audited: false,
     body: Titled('PreviewRequest', { ...named, options, keep_alive }),
-    response: json('The options in force without those of the request, and the memory with them', PreviewSchema),
+    response: json('The options in force without those of the request, and the memory with them', ModelPreviewSchema),
     errors: [...FILE_ERRORS, 'invalid_option', 'unsupported_capability'],
-    handler: async ({ body, caller }): Promise<Static<typeof PreviewSchema>> => {
+    handler: async ({ body, caller }): Promise<ModelPreview> => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
       const { load } = parseOptions(body.options)
       parseKeepAlive(body.keep_alive)
@@ -97,12 +70,13 @@ export function settingsRoutes(app: FastifyInstance, { catalog, config, schedule
           ...optionLayers(config, variant),
           keep_alive: [
             ...(keepAlive === undefined ? [] : [layer(seconds(keepAlive), 'settings')]),
-            layer(seconds(now.keepAlive), 'config')
+            layer(seconds(now.keepAlive), now.keepAlive === DEFAULT_KEEP_ALIVE_MS ? 'default' : 'config')
           ],
           pin: [...(pin ? [layer(true, 'settings')] : []), layer(false, 'default')]
         },
         grows: growsContext,
         ...(now.options && { load: now.options }),
+        ...(now.limited && { limited: now.limited }),
         ...(now.use && now.fits && { memory: now.use, size: sum(Object.values(now.use)), fits: now.fits })
       }
     }

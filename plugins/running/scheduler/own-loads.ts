@@ -10,7 +10,7 @@ import { CorralError, errorMessage } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { defaultMode } from '../../../core/models/model-operations.ts'
-import { clampOptions } from './model-configuration.ts'
+import { clampOptions, findClamped } from './model-configuration.ts'
 import type { EngineRecord, SchedulerCore } from './scheduler-core.ts'
 import { getStats, reservedBy } from './scheduler-state.ts'
 
@@ -160,11 +160,13 @@ export function createOwnLoads(core: SchedulerCore, lease: Scheduler['lease']) {
       if (!provider.estimate) return { keepAlive }
       const usual = models.getDefaults(variant, settings)
       const relevant = provider.loadOptions?.(variant, given, settings.load, { mode }) ?? given
-      const options = { ...usual, ...clampOptions(relevant, variant, getRequestLimits(config, variant, caller)) }
+      const allowed = clampOptions(relevant, variant, getRequestLimits(config, variant, caller))
+      const limited = findClamped(relevant, allowed)
+      const options = { ...usual, ...allowed }
       const spec = { alias: variant.publicName, mode, variant, options, settings: settings.engine }
       const { signal } = new AbortController()
       const use = (await provider.preview?.(spec, usual, signal))?.use
-      if (!use) return { keepAlive, options }
+      if (!use) return { keepAlive, options, limited }
       const { reserved } = getStats(state, performance.now()).memory
       const budget = await engines.budget(reserved)
       const own = state.engines.get(`${variant.key}#${mode}`)
@@ -176,7 +178,7 @@ export function createOwnLoads(core: SchedulerCore, lease: Scheduler['lease']) {
         : isWithin(() => 0)
           ? 'alone'
           : 'no'
-      return { keepAlive, options, use, fits }
+      return { keepAlive, options, limited, use, fits }
     },
 
     async tunables(...[model, given]: Parameters<Scheduler['tunables']>) {

@@ -59,14 +59,40 @@ test('an admin changes the settings of a model', { mayFail: true }, async (t, { 
   const others = page.getByLabel('Other settings')
   t.strictSame(JSON.parse(await others.inputValue()), { max_concurrent: 1, options: { top_k: 5 } })
 
+  t.comment('each setting shows its value in force, its origin and the memory')
+  const setting = (name: string) => page.locator('.setting', { has: page.locator(`[name=${name}]`) })
+  const memory = page.getByText(/^Memory with these settings: \d+ MB/)
+  await memory.waitFor()
+  t.match(
+    await setting('num_ctx').textContent(),
+    /num_ctx · --ctx-size.*set for this model.*Reset to 4,096 \(default\)/
+  )
+  t.match(await setting('temperature').textContent(), /0 · for all models, in config\.yaml/)
+  t.match(await setting('num_parallel').textContent(), /4 · default/)
+  await page.getByLabel('num_ctx').fill('8192')
+  await memory.filter({ hasText: /\d+ MB more than now.*fits/ }).waitFor()
+  await page.getByLabel('num_ctx').fill('99999')
+  await setting('num_ctx').getByText('Limited to 32,768.').waitFor()
+  await setting('num_ctx').getByRole('button').click()
+  t.equal(await page.getByLabel('num_ctx').inputValue(), '')
+  await setting('num_ctx').getByText('4,096 · default').waitFor()
+  await page.getByLabel('n_gpu_layers').fill('3000000000')
+  await save()
+  t.equal(await page.locator(':invalid[name=n_gpu_layers]').count(), 1, 'the browser refuses it')
+  await setting('n_gpu_layers').getByRole('alert').waitFor()
+  await page.getByLabel('n_gpu_layers').fill('')
+
   t.comment('invalid settings are not written')
   await page.getByLabel('num_ctx').fill('2048')
   await page.getByLabel('keep_alive').fill('soon')
+  await setting('keep_alive')
+    .getByText(/must be seconds or a duration/)
+    .waitFor()
   await page.getByLabel('pin').selectOption('true')
   await page.getByLabel('Aliases').fill('me/small, me/tiny')
   await save()
   const alert = page.getByRole('alert')
-  await alert.getByText(/keep_alive must be a duration/).waitFor()
+  await alert.getByText(/keep_alive.* must be/).waitFor()
   t.notMatch(text(), /2048/)
   await page.getByLabel('keep_alive').fill('20m')
   await others.fill('{"max_concurrent": ')
@@ -84,11 +110,42 @@ test('an admin changes the settings of a model', { mayFail: true }, async (t, { 
   await page.getByLabel('pin').selectOption('')
   await save()
   await until('the setting is removed', () => !text().includes('pin:'))
-  // Replies with 409 are expected.
+  // Replies with 400 and 409 are expected.
   t.strictSame(
-    complaints.filter(text => !text.includes('409')),
+    complaints.filter(text => !/40[09]/.test(text)),
     []
   )
+})
+
+test('an admin reads the log, the load of the last hour and the use of keys', {}, async (t, { page }) => {
+  const link = await corral.json('/api/sessions/links', {}, { local: true })
+  await page.goto('about:blank')
+  await page.goto(`${corral.url}/${new URL(link.body.address).hash}`)
+  await page.getByRole('link', { name: 'Server', exact: true }).click()
+  await page.getByRole('button', { name: '1 hour' }).click()
+  await page.waitForResponse(/api\/history\?range=hour/)
+  t.equal(await page.locator('.live-chart canvas').count(), 4)
+  await page.getByText('Meaning of these words').click()
+  await page.getByText('What more models may take.').waitFor()
+  t.match(await page.locator('.memory').first().textContent(), /reserved · [\d.]+ \wB free · [\d.]+ GB of \d+ GB used/)
+
+  await page.getByRole('link', { name: 'Logs', exact: true }).click()
+  const lines = page.locator('.log')
+  await lines.getByText(/listens on/).waitFor()
+  await page.getByRole('searchbox').fill('LISTENS ON')
+  await page.getByText('1 line', { exact: true }).waitFor()
+  await page.getByLabel('Level').selectOption('errors')
+  await lines.getByText('Nothing yet.').waitFor()
+  await page.getByRole('searchbox').fill('')
+  await page.getByLabel('Level').selectOption('all')
+  const follow = page.getByRole('checkbox', { name: 'Follow' })
+  await page.setViewportSize({ width: 1280, height: 250 })
+  await until('it follows', async () => (await lines.evaluate(log => log.scrollTop)) > 0)
+  await lines.evaluate(log => log.scrollTo(0, 0))
+  await until('reading stops it', async () => !(await follow.isChecked()))
+  await page.getByLabel('Log of').selectOption(DEMO)
+  t.equal(await page.getByLabel('Level').count(), 0, 'lines of engines have no level')
+  t.strictSame(await accessibilityFaults(page), [])
 })
 
 test('a button installs the converter, and the failed answer is retried', { mayFail: true }, async (t, { page }) => {

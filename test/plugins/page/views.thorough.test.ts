@@ -47,7 +47,7 @@ const VIEWS: [address: string, text: string | RegExp][] = [
   ['models', DEMO],
   ['models/get', 'Search'],
   ['server', 'This server'],
-  ['server/logs', 'Model'],
+  ['server/logs', 'Log of'],
   ['server/usage', 'Total'],
   ['server/keys', 'boss'],
   ['server/audit', 'Refresh'],
@@ -159,7 +159,7 @@ test('a window of 320 pixels cuts nothing off', { viewport: { width: 320, height
 
 /** Names and words that are the same in every language. */
 const NAMES =
-  /\/\S+\/config\.yaml|corral\/tiny-chat|far\/writer|corral|acme\/Bird-GGUF(:Q8_0)?|llama(\.cpp)?|token|API|English|boss|POST|JSON|curl|Python|JavaScript/g
+  /\/\S+\/config\.yaml|corral\/tiny-chat|far\/writer|writer|corral|acme\/Bird-GGUF(:Q8_0)?|llama(\.cpp)?|token|API|English|boss|POST|JSON|curl|Python|JavaScript/g
 /** Elements with the words of users and models, with code, and with names from the server. */
 const FOREIGN =
   '.recommended .card h2, .recommended .card .quiet, pre, code, option, textarea, [lang]:not(html), .message, .chat-list'

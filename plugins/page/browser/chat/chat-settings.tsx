@@ -1,30 +1,14 @@
 import { useRef, useState } from 'preact/hooks'
 import { Dialog, IconButton } from '../parts/controls.tsx'
-import {
-  Actions,
-  Button,
-  type FieldText,
-  Form,
-  fieldText,
-  NumberFields,
-  numbersIn,
-  parseObject,
-  TextField
-} from '../parts/forms.tsx'
+import { Actions, Button, type FieldText, Form, fieldText, parseObject, TextField } from '../parts/forms.tsx'
 import { Fault } from '../parts/layout.tsx'
+import { optionsIn, SettingFields, type SettingName, splitOptions } from '../parts/setting-fields.tsx'
 import type { Settings } from '../state/chat-format.ts'
 import { deletePreset, type Preset, presets, takePresets } from '../state/presets.ts'
 import { fill, texts } from '../texts/texts.ts'
 
 /** Options with their own fields. */
-const OPTIONS = [
-  { name: 'temperature', step: 'any', min: 0, max: 5 },
-  { name: 'top_p', step: 'any', min: 0, max: 1 },
-  { name: 'top_k', step: 1, min: 0, max: 1000 },
-  { name: 'max_tokens', step: 1, min: -1, max: 1_000_000 },
-  { name: 'seed', step: 1, min: -1, max: Number.MAX_SAFE_INTEGER },
-  { name: 'num_ctx', step: 1, min: 16, max: 10_000_000 }
-] as const
+const NAMES: readonly SettingName[] = ['temperature', 'top_p', 'top_k', 'max_tokens', 'seed', 'num_ctx']
 
 /** Fields of JSON, each with an example. */
 const JSON_FIELDS = [
@@ -45,6 +29,7 @@ const JSON_FIELDS = [
 ] as const
 
 export function ChatSettings(props: {
+  model: string
   settings: Settings
   onSave: (settings: Settings) => unknown
   onClose: () => void
@@ -55,24 +40,26 @@ export function ChatSettings(props: {
   /** The preset shown in the fields, and how often one was applied. */
   const [preset, setPreset] = useState({ name: '', count: 0 })
   const { schema = '', tools = '', options = {} } = chat
-  const known = new Set<string>(OPTIONS.map(({ name }) => name))
-  const otherOptions = Object.fromEntries(Object.entries(options).filter(([name]) => !known.has(name)))
+  const [ownOptions, otherOptions] = splitOptions(NAMES, options)
   const others = Object.keys(otherOptions).length > 0 ? JSON.stringify(otherOptions) : ''
   const written = { others, schema, tools }
-  const [fault, setFault] = useState('')
+  const [fault, setFault] = useState({ name: '', text: '' })
   const form = useRef<HTMLFormElement>(null)
   /** The settings in the fields. Returns undefined after reporting an invalid field. */
   const settingsIn = (text: FieldText): Settings | undefined => {
     const [system, schema, tools] = [text('system'), text('schema'), text('tools')]
+    let name = 'others'
     try {
-      const options = { ...numbersIn(OPTIONS, text), ...parseObject(text('others')) }
+      const options = { ...optionsIn(NAMES, text), ...parseObject(text(name)) }
+      name = 'schema'
       parseObject(schema)
+      name = 'tools'
       if (tools && !Array.isArray(JSON.parse(tools))) throw new SyntaxError('[ … ]')
-      setFault('')
+      setFault({ name: '', text: '' })
       const { mcp, effort } = chat
       return { ...(mcp && { mcp }), ...(effort && { effort }), system, schema, tools, options }
     } catch (error) {
-      setFault(fill(t.notJson, { reason: (error as Error).message }))
+      setFault({ name, text: fill(t.notJson, { reason: (error as Error).message }) })
       return undefined
     }
   }
@@ -99,26 +86,25 @@ export function ChatSettings(props: {
         }}
       >
         <TextField label={t.system} name="system" rows={3} defaultValue={chat.system} />
-        <div class="option-fields">
-          <NumberFields options={OPTIONS} values={options} />
-        </div>
+        <SettingFields model={props.model} names={NAMES} own={ownOptions} origin="chat" />
         <details open={Object.values(written).some(Boolean)}>
           <summary>{t.forProgrammers}</summary>
           <div class="form">
             {JSON_FIELDS.map(({ name, rows, label, example }) => (
-              <TextField
-                key={name}
-                label={t[label]}
-                class="field mono"
-                name={name}
-                rows={rows}
-                placeholder={example}
-                defaultValue={written[name]}
-              />
+              <div key={name}>
+                <TextField
+                  label={t[label]}
+                  class="field mono"
+                  name={name}
+                  rows={rows}
+                  placeholder={example}
+                  defaultValue={written[name]}
+                />
+                {fault.name === name && <Fault text={fault.text} isAnnounced />}
+              </div>
             ))}
           </div>
         </details>
-        <Fault text={fault} isAnnounced />
         <Actions>
           <Button kind="main" type="submit" text={t.save} />
         </Actions>

@@ -115,6 +115,7 @@ function NewChat() {
         />
         <span class="chat-title" />
         <SettingsButton
+          model={model}
           settings={settings.value}
           onSave={next => {
             settings.value = next
@@ -170,7 +171,7 @@ function PresetMenu({ name, onChoose }: { name: string; onChoose: (preset: Prese
   )
 }
 
-function SettingsButton(props: { settings: Settings; onSave: (settings: Settings) => unknown }) {
+function SettingsButton(props: { model: string; settings: Settings; onSave: (settings: Settings) => unknown }) {
   const [isOpen, setOpen] = useState(false)
   return (
     <>
@@ -226,7 +227,7 @@ function OldChat(props: {
       <header class="view-head">
         <h1 class="chat-title">{chat.title || t.untitled}</h1>
         {onCompare && <IconButton icon="columns" label={t.compare} onClick={() => attempt(onCompare)} />}
-        <SettingsButton settings={chat} onSave={settings => changeChat(id, settings)} />
+        <SettingsButton model={chat.model ?? ''} settings={chat} onSave={settings => changeChat(id, settings)} />
         {onClose && <IconButton icon="close" label={t.close} onClick={onClose} />}
       </header>
       {opened.value && <Conversation id={id} opened={opened.value} />}

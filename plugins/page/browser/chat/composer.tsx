@@ -145,6 +145,7 @@ export function Composer(props: {
             keys={commandKeys}
             current={command}
             field={field}
+            model={props.model}
             settings={props.settings}
             onSettings={props.onSettings}
           />

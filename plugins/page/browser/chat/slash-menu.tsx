@@ -26,6 +26,7 @@ export function SlashMenu(props: {
   /** Receives the id of the current option. */
   current: Signal<string | undefined>
   field: { current: HTMLTextAreaElement | null }
+  model: string
   settings: Settings
   onSettings: (change: Partial<Settings>) => unknown
 }) {
@@ -115,7 +116,9 @@ export function SlashMenu(props: {
           ))}
         </div>
       )}
-      {dialog === 'settings' && <ChatSettings settings={props.settings} onSave={props.onSettings} onClose={close} />}
+      {dialog === 'settings' && (
+        <ChatSettings model={props.model} settings={props.settings} onSave={props.onSettings} onClose={close} />
+      )}
       {dialog === 'prompts' && <PromptsDialog onClose={close} />}
       {dialog === 'clear' && (
         <ConfirmDialog title={t.clear} text={t.clearText} action={t.delete} onConfirm={clear} onClose={close} />

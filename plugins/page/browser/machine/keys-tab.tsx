@@ -6,6 +6,7 @@ import { Actions, Button, Field, type FieldText, Form, wordsIn } from '../parts/
 import { Card, Fault } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
+import { lateTexts } from '../texts/late-texts.ts'
 import { fill, texts } from '../texts/texts.ts'
 
 interface KeyRecord {
@@ -13,6 +14,8 @@ interface KeyRecord {
   role: Role
   created: string
   expires?: string
+  last_used_at?: string
+  last_address?: string
   models?: string[]
   limits?: { requests_per_minute?: number }
 }
@@ -23,6 +26,7 @@ interface MadeKey {
 
 export function KeysTab() {
   const t = texts.value
+  const late = lateTexts.value
   const { reply, fault, again } = useReply<{ required: boolean; keys: KeyRecord[] }>('api/keys')
   const [made, setMade] = useState<MadeKey | undefined>(undefined)
   const [isNew, setNew] = useState(false)
@@ -42,10 +46,12 @@ export function KeysTab() {
         <Button kind="main" onClick={() => setNew(true)} text={t.newKey} />
       </div>
       <ul class="plain-list">
-        {reply.keys.map(({ name, role, created, expires, models, limits }) => {
+        {reply.keys.map(({ name, role, created, expires, models, limits, last_used_at: used, last_address }) => {
           const facts = [
             t.roles[role],
-            formatAgo(Date.parse(created)),
+            fill(late.createdAt, { time: formatAgo(Date.parse(created)) }),
+            used ? fill(t.lastUsed, { time: formatAgo(Date.parse(used)) }) : late.neverUsed,
+            used && last_address,
             expires && fill(t.expires, { time: new Date(expires).toLocaleString() }),
             models?.join(', '),
             limits?.requests_per_minute && fill(t.perMinute, { count: limits.requests_per_minute })

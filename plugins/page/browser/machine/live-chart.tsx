@@ -1,7 +1,9 @@
-import { signal } from '@preact/signals'
+import { type ReadonlySignal, signal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import type uPlot from 'uplot'
+import type { HistoryReply } from '../../../../core/contracts/native-records.ts'
 import { formatNumber, formatSize } from '../parts/formats.ts'
+import { ask } from '../state/api.ts'
 import { engines, gpus, pools } from '../state/server-state.ts'
 
 /** The server's load at a time in epoch seconds. */
@@ -23,6 +25,30 @@ export function collectSamples(): () => void {
   return () => {
     clearInterval(timer)
     counted = new Map()
+  }
+}
+
+/** The samples of the server, for longer ranges than the last minutes. */
+export const history = signal<readonly LoadSample[]>([])
+
+/** Reads the samples of the server until the returned function is called. */
+export function followHistory(range: 'hour' | 'day'): () => void {
+  const read = async () => {
+    const { samples } = await ask<HistoryReply>('GET', `api/history?range=${range}`)
+    if (isEnded) return
+    history.value = samples.map(({ at, running, queued, tokens_per_second: tokens, reserved }) => {
+      return { at, running, waiting: queued, tokens, memory: reserved, temperature: 0, utilization: 0 }
+    })
+  }
+  let isEnded = false
+  history.value = []
+  // The page says elsewhere that the server is away.
+  const readAgain = () => void read().catch(() => undefined)
+  const timer = setInterval(readAgain, 10_000)
+  readAgain()
+  return () => {
+    isEnded = true
+    clearInterval(timer)
   }
 }
 
@@ -65,10 +91,19 @@ const MIN_LENGTH = 60
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
 /** @param at epoch seconds */
-const formatTime = (at: number) => new Date(at * 1000).toLocaleTimeString([], { timeStyle: 'medium', hourCycle: 'h23' })
+const formatTime = (at: number, isShort: boolean) =>
+  new Date(at * 1000).toLocaleTimeString([], { timeStyle: isShort ? 'short' : 'medium', hourCycle: 'h23' })
+/** Possible distances between times in seconds. */
+const TIMES = [10, 30, 60, 120, 600, 1200, 3600, 7200, 14_400]
 
-/** One value now, and its last minutes. The chart library is loaded when the first chart is shown. */
-export function LiveChart({ title, value, field }: { title: string; value: string; field: keyof LoadSample }) {
+/** One value now, and over time. The chart library is loaded when the first chart is shown. */
+export function LiveChart(props: {
+  title: string
+  value: string
+  field: keyof LoadSample
+  all: ReadonlySignal<readonly LoadSample[]>
+}) {
+  const { title, value, field, all } = props
   const element = useRef<HTMLDivElement>(null)
   useEffect(() => {
     let chart: uPlot | undefined
@@ -92,7 +127,13 @@ export function LiveChart({ title, value, field }: { title: string; value: strin
             y: { range: (_, _low, high) => [0, Math.max(isMemory ? 1e6 : 1, high * 1.1)] }
           },
           axes: [
-            { ...axis, size: 24, space: 90, incrs: [10, 30, 60, 120], values: (_, times) => times.map(formatTime) },
+            {
+              ...axis,
+              size: 24,
+              space: 90,
+              incrs: TIMES,
+              values: (_, times) => times.map(at => formatTime(at, (times[1] ?? 0) - times[0]! >= 600))
+            },
             // Requests are whole numbers.
             { ...axis, size: 64, ...(!isMemory && { incrs: WHOLE }), values: (_, values) => values.map(format) }
           ],
@@ -105,7 +146,7 @@ export function LiveChart({ title, value, field }: { title: string; value: strin
       resize.observe(parent)
       stops.push(
         () => resize.disconnect(),
-        samples.subscribe(all => chart?.setData([all.map(({ at }) => at), all.map(sample => sample[field])]))
+        all.subscribe(all => chart?.setData([all.map(({ at }) => at), all.map(sample => sample[field])]))
       )
     })
     return () => {
@@ -113,7 +154,7 @@ export function LiveChart({ title, value, field }: { title: string; value: strin
       for (const stop of stops) stop()
       chart?.destroy()
     }
-  }, [field])
+  }, [field, all])
   return (
     <figure class="card chart">
       <figcaption>

@@ -1,23 +1,40 @@
-import { useEffect } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
 import type { RuntimesReport } from '../../../../core/contracts/builds.ts'
 import type { PromptCacheRecord } from '../../../../core/contracts/native-records.ts'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
+import { Choices } from '../parts/forms.tsx'
 import { Facts, Fault, Table } from '../parts/layout.tsx'
+import { MemoryPools } from '../parts/memory-pools.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { may, me } from '../state/me.ts'
 import { build, engines, gpus, pools, server } from '../state/server-state.ts'
+import { lateTexts } from '../texts/late-texts.ts'
 import { fill, texts } from '../texts/texts.ts'
-import { collectSamples, LiveChart, type LoadSample, samples } from './live-chart.tsx'
+import { collectSamples, followHistory, history, LiveChart, type LoadSample, samples } from './live-chart.tsx'
 
 export function OverviewTab() {
   const t = texts.value
+  const late = lateTexts.value
+  const [range, setRange] = useState<keyof typeof late.ranges>('now')
   useEffect(collectSamples, [])
+  useEffect(() => (range === 'now' ? undefined : followHistory(range)), [range])
+  const all = range === 'now' ? samples : history
   const now: LoadSample | undefined = samples.value.at(-1)
   const temperatures = gpus.value.flatMap(({ temperature = [] }) => `${temperature} °C`)
   const loads = gpus.value.flatMap(({ utilization: share }) =>
     share === undefined ? [] : `${Math.round(100 * share)} %`
   )
   const loaded = engines.value.filter(engine => engine.state === 'loaded')
+  const isLive = range === 'now'
+  const charts = [
+    [t.tokensPerSecond, formatNumber(now?.tokens ?? 0, 1), 'tokens'],
+    [t.requestsRunning, formatNumber(now?.running ?? 0), 'running'],
+    [t.requestsWaiting, formatNumber(now?.waiting ?? 0), 'waiting'],
+    [`${t.memory}: ${late.reserved}`, pools.value.length > 0 ? formatSize(now?.memory ?? 0) : undefined, 'memory'],
+    // The server does not record the sensors.
+    [t.gpuTemperature, isLive && temperatures.length > 0 ? temperatures.join(' · ') : undefined, 'temperature'],
+    [t.gpuUtilization, isLive && loads.length > 0 ? loads.join(' · ') : undefined, 'utilization']
+  ] as const
   const llama = build.value
   const who = me.value
   const facts = [
@@ -37,28 +54,28 @@ export function OverviewTab() {
   ] as const
   return (
     <>
+      {may('operator') && <Choices label={late.range} names={late.ranges} chosen={range} onChoose={setRange} />}
       <div class="charts">
-        <LiveChart title={t.tokensPerSecond} value={formatNumber(now?.tokens ?? 0, 1)} field="tokens" />
-        <LiveChart title={t.requestsRunning} value={formatNumber(now?.running ?? 0)} field="running" />
-        <LiveChart title={t.requestsWaiting} value={formatNumber(now?.waiting ?? 0)} field="waiting" />
-        {pools.value.length > 0 && <LiveChart title={t.memory} value={formatSize(now?.memory ?? 0)} field="memory" />}
-        {temperatures.length > 0 && (
-          <LiveChart title={t.gpuTemperature} value={temperatures.join(' · ')} field="temperature" />
+        {charts.map(
+          ([title, value, field]) =>
+            value !== undefined && <LiveChart key={field} title={title} value={value} field={field} all={all} />
         )}
-        {loads.length > 0 && <LiveChart title={t.gpuUtilization} value={loads.join(' · ')} field="utilization" />}
       </div>
+      <MemoryPools />
       <h2 class="section-title">{t.loadedModels}</h2>
       {loaded.length === 0 && <p class="quiet">{t.nothingLoaded}</p>}
       {loaded.length > 0 && (
         <Table
           head={[t.model, t.slotsBusy, t.waiting, t.cacheHits, t.memory]}
-          rows={loaded.map(({ name, running, slots, queued, prompt_cache: cache, memory, size }) => [
-            name,
-            `${running} / ${slots}`,
-            queued,
-            cache && formatHits(cache),
-            memory && formatSize(size)
-          ])}
+          rows={loaded.map(
+            ({ name, running, slots, queued, prompt_cache: cache, memory, size, remote_model: remote }) => [
+              name,
+              remote === undefined ? `${running} / ${slots}` : running,
+              queued,
+              cache && formatHits(cache),
+              memory && formatSize(size)
+            ]
+          )}
         />
       )}
       <h2 class="section-title">{t.thisServer}</h2>
@@ -82,7 +99,7 @@ function Hardware() {
   const { cpu, memory, gpus, problems } = reply.hardware ?? {}
   const facts = [
     [t.processor, cpu && `${cpu.model}, ${fill(t.threads, { count: cpu.threads })}`],
-    [t.memory, memory && fill(t.memoryFree, { free: formatSize(memory.available), whole: formatSize(memory.total) })],
+    [t.memory, memory && formatSize(memory.total)],
     [t.gpus, gpus?.length ? gpus.map(({ name }) => name).join(', ') : t.noGpu]
   ] as const
   return (

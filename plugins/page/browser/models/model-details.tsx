@@ -37,17 +37,19 @@ export function ModelDetails({ name, onDone }: { name: string; onDone: () => voi
     <div class="details">
       <Facts facts={facts} />
       {origin.kind === 'hub' && may('operator') && <Revision name={name} onDone={onDone} />}
-      <More title={t.files}>
-        <ul class="plain-list">
-          {files.map(({ path, size, sha256 }) => (
-            <li key={path}>
-              {path} <small>{formatSize(size)}</small>
-              <br />
-              <small class="mono">{sha256}</small>
-            </li>
-          ))}
-        </ul>
-      </More>
+      {files.length > 0 && (
+        <More title={t.files}>
+          <ul class="plain-list">
+            {files.map(({ path, size, sha256 }) => (
+              <li key={path}>
+                {path} <small>{formatSize(size)}</small>
+                <br />
+                <small class="mono">{sha256}</small>
+              </li>
+            ))}
+          </ul>
+        </More>
+      )}
       <More title={t.metadata}>
         <table class="data-table">
           <tbody>

@@ -2,19 +2,9 @@ import { useState } from 'preact/hooks'
 import type { ReloadReport } from '../../../../core/contracts/native-records.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { notify } from '../parts/controls.tsx'
-import {
-  Actions,
-  Button,
-  Field,
-  type FieldText,
-  Form,
-  NumberFields,
-  numbersIn,
-  parseObject,
-  TextField,
-  wordsIn
-} from '../parts/forms.tsx'
+import { Actions, Button, Field, type FieldText, Form, parseObject, TextField, wordsIn } from '../parts/forms.tsx'
 import { Fault } from '../parts/layout.tsx'
+import { optionsIn, SettingFields, type SettingName, settingIn, splitOptions } from '../parts/setting-fields.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { type ApiError, ask } from '../state/api.ts'
 import { fill, texts } from '../texts/texts.ts'
@@ -25,13 +15,11 @@ interface ModelSettings {
   revision: string
 }
 
-/** Options with their own fields. */
-const OPTIONS = [
-  { name: 'num_ctx', step: 1, min: 0 },
-  { name: 'num_parallel', step: 1, min: 1 },
-  { name: 'n_gpu_layers', step: 1, min: -1 },
-  { name: 'temperature', step: 'any', min: 0 }
-] as const
+/** Settings with their own fields. */
+const NAMES: readonly SettingName[] = [
+  ...(['num_ctx', 'num_parallel', 'n_gpu_layers', 'cache_type_k', 'cache_type_v'] as const),
+  ...(['temperature', 'keep_alive', 'pin'] as const)
+]
 
 export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () => void }) {
   const t = texts.value
@@ -42,13 +30,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
   const { settings, revision, file } = reply
   const { keep_alive, pin, aliases, options: given, ...rest } = settings
   const options = isObject(given) ? given : {}
-  const numbers: Record<string, unknown> = {}
-  const otherOptions = { ...options }
-  for (const { name } of OPTIONS) {
-    if (typeof options[name] !== 'number') continue
-    numbers[name] = options[name]
-    delete otherOptions[name]
-  }
+  const [ownOptions, otherOptions] = splitOptions(NAMES, options)
   const others = { ...rest, ...(Object.keys(otherOptions).length > 0 && { options: otherOptions }) }
   const save = async (text: FieldText) => {
     setRefusal(undefined)
@@ -73,23 +55,13 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
     // A new key makes the fields show the reloaded settings.
     <Form key={revision} class="form" onSubmit={save}>
       <p class="quiet">{fill(t.settingsIn, { file })}</p>
-      <div class="option-fields">
-        <NumberFields options={OPTIONS} values={numbers} />
-        <Field
-          label={<span lang="en">keep_alive</span>}
-          name="keep_alive"
-          placeholder={t.serverDefault}
-          defaultValue={String(keep_alive ?? '')}
-        />
-        <label>
-          <span lang="en">pin</span>
-          <select class="field" name="pin" defaultValue={String(pin ?? '')}>
-            <option value="">{t.serverDefault}</option>
-            <option value="true">{t.yes}</option>
-            <option value="false">{t.no}</option>
-          </select>
-        </label>
-      </div>
+      <SettingFields
+        model={name}
+        names={NAMES}
+        own={{ ...ownOptions, keep_alive, pin }}
+        origin="settings"
+        refusal={refusal?.message}
+      />
       <Field
         label={t.aliases}
         name="aliases"
@@ -105,7 +77,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
         placeholder={'{\n  "max_concurrent": 2,\n  "options": {"top_p": 0.9}\n}'}
         defaultValue={Object.keys(others).length > 0 ? JSON.stringify(others, undefined, 2) : ''}
       />
-      <Fault text={refusal?.message} isAnnounced />
+      {refusal && !settingIn(refusal.message, NAMES) && <Fault text={refusal.message} isAnnounced />}
       <Actions>
         {refusal?.code === 'settings_changed' && (
           <Button
@@ -125,7 +97,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
 /** Reads the fields. Empty ones are not set. @throws SyntaxError unless the last field is a JSON object */
 function settingsIn(text: FieldText): Record<string, unknown> {
   const settings = parseObject(text('others'))
-  const options = { ...(isObject(settings.options) && settings.options), ...numbersIn(OPTIONS, text) }
+  const options = { ...(isObject(settings.options) && settings.options), ...optionsIn(NAMES, text) }
   // Keep invalid groups, so that the server can refuse them.
   if (Object.keys(options).length > 0) settings.options = options
   const keepAlive = text('keep_alive')

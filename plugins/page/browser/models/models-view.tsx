@@ -1,15 +1,17 @@
 import { useState } from 'preact/hooks'
 import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify, SearchField } from '../parts/controls.tsx'
-import { formatAgo, formatNumber, formatShare, formatSize } from '../parts/formats.ts'
+import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { Button } from '../parts/forms.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
 import { Card, Fault, joinFacts, PageView } from '../parts/layout.tsx'
+import { MemoryPools } from '../parts/memory-pools.tsx'
 import { type ApiError, ask } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
 import { checkRevisions, outdated } from '../state/revisions.ts'
 import { go, linkTo } from '../state/route.ts'
-import { conversions, engines, models, pools } from '../state/server-state.ts'
+import { conversions, engines, members, models } from '../state/server-state.ts'
+import { lateTexts } from '../texts/late-texts.ts'
 import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'
 import { Downloads, GetModels } from './get-models.tsx'
 import { ModelDetails } from './model-details.tsx'
@@ -47,7 +49,7 @@ function ModelsHere() {
   const found = all.filter(({ name }) => name.toLowerCase().includes(wanted.toLowerCase()))
   return (
     <>
-      <Memory />
+      <MemoryPools />
       {all.length > 8 && <SearchField label={t.findModel} value={wanted} onInput={setWanted} />}
       <ul class="plain-list">
         {found.map(model => (
@@ -72,57 +74,19 @@ function revisionsText(fault: ApiError | undefined): string {
   return `${found} ${fault ? fill(t.notChecked, { reason: fault.message }) : ''}`.trim()
 }
 
-/** Number of colours in a memory bar. */
-const SHADES = 4
-
-/** The memory of each pool that models use. */
-function Memory() {
-  const t = texts.value
-  if (pools.value.length === 0) return null
-  return (
-    <section aria-label={t.memory}>
-      {pools.value.map(({ pool, reserved, budget }) => {
-        const parts = engines.value.flatMap(engine => {
-          const size = engine.state === 'loaded' ? (engine.memory?.[pool] ?? 0) : 0
-          return size > 0 ? [{ name: engine.name, size }] : []
-        })
-        const known = parts.reduce((sum, { size }) => sum + size, 0)
-        const whole = budget ?? Math.max(reserved, known, 1)
-        const label = budget === undefined ? formatSize(reserved) : formatShare(reserved, budget)
-        const name = pool === 'host' ? t.hostMemory : pool
-        const widthOf = (size: number) => ({ width: `${Math.min(100, (100 * size) / whole)}%` })
-        return (
-          <div class="memory" key={pool}>
-            <div class="row">
-              <span class="grow">{name}</span>
-              <span class="quiet">{label}</span>
-            </div>
-            <div class="bar" role="img" aria-label={`${name}: ${label}`}>
-              {parts.map(({ name, size }, index) => {
-                const title = `${name}: ${formatSize(size)}`
-                return <span key={name} class={`shade-${index % SHADES}`} title={title} style={widthOf(size)} />
-              })}
-              {reserved > known && <span class="shade-reserved" style={widthOf(reserved - known)} />}
-            </div>
-          </div>
-        )
-      })}
-    </section>
-  )
-}
-
 function ModelLine({ model }: { model: ModelState }) {
   const t = texts.value
   const [open, setOpen] = useState<'' | 'details' | 'settings' | 'deleting'>('')
   const close = () => setOpen('')
   const { name, capabilities, details, failure, size } = model
+  const remote = remotePlace(model)
   const own = engines.value.filter(engine => engine.name.toLowerCase() === name.toLowerCase())
   const isLoaded = own.some(({ state }) => state === 'loaded')
   const facts = [
     details.parameter_size,
     details.quantization_level,
     size > 0 && formatSize(size),
-    formatAgo(Date.parse(model.modified_at))
+    remote ?? formatAgo(Date.parse(model.modified_at))
   ]
   const load = () => attempt(() => ask('POST', 'api/load', { body: { model: name, stream: false } }))
   const unload = () => attempt(() => ask('POST', 'api/stop', { body: { model: name } }))
@@ -155,8 +119,12 @@ function ModelLine({ model }: { model: ModelState }) {
           <>
             <MenuItem onSelect={() => setOpen('details')} text={t.details} />
             {may('admin') && <MenuItem onSelect={() => setOpen('settings')} text={t.settings} />}
-            {may('operator') && name.includes(':') && <MenuItem onSelect={makeDefault} text={t.makeDefault} />}
-            {may('operator') && <MenuItem icon="trash" danger onSelect={() => setOpen('deleting')} text={t.delete} />}
+            {may('operator') && !remote && name.includes(':') && (
+              <MenuItem onSelect={makeDefault} text={t.makeDefault} />
+            )}
+            {may('operator') && !remote && (
+              <MenuItem icon="trash" danger onSelect={() => setOpen('deleting')} text={t.delete} />
+            )}
           </>
         )}
       </Menu>
@@ -197,6 +165,15 @@ function ModelLine({ model }: { model: ModelState }) {
   )
 }
 
+/** Where a model is that is not on this server, as far as it is known. */
+function remotePlace({ name, format, remote_model: remote }: ModelState): string | undefined {
+  const nodes = format === 'cluster' ? members.value.filter(({ models }) => models.includes(name)) : []
+  const place = remote ?? nodes.map(node => node.name).join(', ')
+  return remote === undefined && format !== 'cluster'
+    ? undefined
+    : fill(lateTexts.value.remote, { name: place || format })
+}
+
 function WorkLine({ status, progress }: { status: string; progress: number | undefined }) {
   return (
     <div class="engine-line">
@@ -209,20 +186,22 @@ function WorkLine({ status, progress }: { status: string; progress: number | und
 /** The state of a model's engine: loading progress, or busy slots. */
 function EngineLine({ engine }: { engine: EngineState }) {
   const t = texts.value
+  const late = lateTexts.value
   if (engine.state !== 'loaded') {
     const { progress, status, state, member } = engine
     const text = status ? statusText(status) : labelFor(t.engineStates, state)
     return <WorkLine status={member === undefined ? text : `${member}: ${text}`} progress={progress} />
   }
-  const { expires_at, mode, running, slots, queued } = engine
+  const { expires_at, mode, running, slots, queued, remote_model: remote } = engine
   const facts = [
     engine.member,
-    mode === 'chat' ? t.inMemory : `${t.inMemory} (${mode})`,
+    remote !== undefined ? late.connected : mode === 'chat' ? t.inMemory : `${t.inMemory} (${mode})`,
     engine.memory && `${t.memory} ${formatSize(engine.size)}`,
     fill(t.contextOf, { tokens: formatNumber(engine.context_length) }),
-    fill(t.slots, { running, all: slots }),
+    remote === undefined && fill(t.slots, { running, all: slots }),
     queued > 0 && fill(t.waitingCount, { count: queued }),
-    expires_at.startsWith('2999') ? t.forEver : fill(t.until, { time: formatTime(expires_at) })
+    remote === undefined &&
+      (expires_at.startsWith('2999') ? t.forEver : fill(t.until, { time: formatTime(expires_at) }))
   ]
   return <p class="engine-line is-loaded">{joinFacts(facts)}</p>
 }

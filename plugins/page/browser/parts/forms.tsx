@@ -1,6 +1,5 @@
 import type { ComponentChildren, InputHTMLAttributes, Ref, TextareaHTMLAttributes } from 'preact'
 import { isObject } from '../../../../core/system/json-object.ts'
-import { texts } from '../texts/texts.ts'
 import { Icon, type IconName } from './icons.tsx'
 
 /** A button with a text, after an icon if there is one. */
@@ -105,33 +104,6 @@ export function TextField({ label, ...area }: Labelled<TextareaHTMLAttributes<HT
     </label>
   )
 }
-
-/** An option of a model: its name, and the values that its field allows. */
-export interface NumberOption {
-  name: string
-  step: number | 'any'
-  min: number
-  max?: number
-}
-
-/** A field for each option. Empty fields mean the server's defaults. */
-export function NumberFields(props: { options: readonly NumberOption[]; values: Readonly<Record<string, unknown>> }) {
-  return props.options.map(({ name, ...limits }) => (
-    <Field
-      key={name}
-      label={<span lang="en">{name}</span>}
-      type="number"
-      name={name}
-      {...limits}
-      placeholder={texts.value.serverDefault}
-      defaultValue={String(props.values[name] ?? '')}
-    />
-  ))
-}
-
-/** The options that have a value. */
-export const numbersIn = (options: readonly NumberOption[], text: FieldText): Record<string, number> =>
-  Object.fromEntries(options.flatMap(({ name }) => (text(name) === '' ? [] : [[name, Number(text(name))]])))
 
 /** Parses a JSON object. An empty text means an empty object. @throws SyntaxError */
 export function parseObject(text: string): Record<string, unknown> {

@@ -19,6 +19,7 @@ export function useGradually(total: number, step: number): number {
 /**
  * Requests a route when the view is shown, when the request or the key changes, and on each call of `again`. The last
  * reply is kept until the next one arrives.
+ * @param path empty for no request
  * @param body of a POST request; without one it is a GET request
  */
 export function useReply<Reply>(
@@ -30,6 +31,7 @@ export function useReply<Reply>(
   const [fault, setFault] = useState<ApiError | undefined>(undefined)
   useEffect(() => {
     setFault(undefined)
+    if (path === '') return
     const controller = new AbortController()
     const { signal } = controller
     ask<Reply>(body ? 'POST' : 'GET', path, { body, signal }).then(setReply, (error: ApiError) => {
