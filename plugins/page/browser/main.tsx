@@ -3,11 +3,12 @@ import { showApp } from './app.tsx'
 import { MARKDOWN_STEPS } from './chat/markdown-view.tsx'
 import { notify } from './parts/controls.tsx'
 import { formatNumber } from './parts/formats.ts'
+import { afterAnswers } from './state/answering.ts'
 import { openChats } from './state/chats.ts'
 import { watchTools } from './state/hosted-tools.ts'
 import { keepChats } from './state/kept-chats.ts'
 import { me, redeemLink, watchIdentity } from './state/me.ts'
-import { chatsOwner } from './state/preferences.ts'
+import { chatsOwner, modelTitles } from './state/preferences.ts'
 import { connection, followServer } from './state/server-state.ts'
 import { loadLanguage } from './texts/texts.ts'
 
@@ -30,6 +31,11 @@ effect(() => {
   if (me.value && (me.value.key?.name ?? '') !== owner) location.reload()
 })
 keepChats()
+afterAnswers.add(chat => {
+  // Without a title of the model, a chat keeps the first line of its first message.
+  if (modelTitles.peek() === '')
+    import('./state/model-texts.ts').then(({ writeTitle }) => writeTitle(chat)).catch(() => undefined)
+})
 watchTools()
 // Run slow first-time browser work before an answer needs it, step by step.
 const atIdle = globalThis.requestIdleCallback ?? setTimeout

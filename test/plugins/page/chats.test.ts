@@ -5,6 +5,7 @@ import { packageRoot } from '../../../core/system/package-info.ts'
 import type { Chat, Message } from '../../../plugins/page/browser/state/chat-format.ts'
 import { groupChats, startOfDay } from '../../../plugins/page/browser/state/chat-groups.ts'
 import { passageIn, patternOf } from '../../../plugins/page/browser/state/chat-search.ts'
+import { requestMessages, summaryEnd, withSummary } from '../../../plugins/page/browser/state/conversation-tree.ts'
 import {
   type ChatDocument,
   isSameChat,
@@ -174,6 +175,40 @@ t.test('passages begin with a whole word and contain the match', async t => {
     t.equal(pattern && passageIn(text, pattern), passage, wanted)
     if (passage) t.equal(passage.split(pattern!).length, 3, `${wanted} is marked`)
   }
+})
+
+t.test('a summary leaves the last question, and as many others as a quarter of the text holds', async t => {
+  const branch = (...sizes: number[]): Message[] =>
+    sizes.map((size, at) => ({
+      id: `${at}`,
+      chat: 'c',
+      role: at % 2 ? 'assistant' : 'user',
+      content: 'x'.repeat(size),
+      at
+    }))
+  const summarized = (messages: Message[], end: number) => messages.with(end, { ...messages[end]!, summary: 'All.' })
+  for (const [messages, end] of [
+    [branch(10, 10, 10, 10), 1],
+    [branch(10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10), 11],
+    [branch(10, 10, 900, 900), 1],
+    [branch(10, 10, 10), 1],
+    [branch(10, 10), 1],
+    [branch(10), -1],
+    [branch(10, 0, 10, 0), -1],
+    [branch(), -1],
+    [summarized(branch(10, 10, 10, 10, 10, 10), 1), 3],
+    [summarized(branch(10, 10, 10), 1), -1]
+  ] as const) {
+    t.equal(summaryEnd(messages), end, messages.map(({ content }) => content.length).join())
+  }
+  const asked = requestMessages(withSummary(summarized(branch(1, 2, 3), 1)), 'Be brief.', false) as {
+    role: string
+    content: string
+  }[]
+  t.strictSame(
+    asked.map(({ role, content }) => `${role} ${content.slice(0, 7)}`),
+    ['system Be brie', 'user Summary', 'assistant I will ', 'user xxx']
+  )
 })
 
 type Texts = { [name: string]: string | Texts }

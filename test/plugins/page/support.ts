@@ -12,6 +12,8 @@ interface PageTestOptions extends OpenOptions {
   path?: string
   /** Whether console errors and refused requests are allowed. */
   mayFail?: boolean
+  /** Whether the model writes titles. Otherwise chats keep the first line of their first message. */
+  titles?: boolean
 }
 
 /**
@@ -22,11 +24,20 @@ export function pageTests(file: Test, url: string, flags?: string[]) {
   const browser = testBrowser(file, flags)
   return (
     title: string,
-    { path = '', mayFail = false, ...options }: PageTestOptions,
+    { path = '', mayFail = false, titles = false, ...options }: PageTestOptions,
     body: (t: Test, opened: OpenedPage, open: () => Promise<OpenedPage>) => Promise<void>
   ) =>
     file.test(title, { skip: browser.skip }, async t => {
-      const open = () => browser.open(t, url + path, options)
+      const open = async () => {
+        const opened = await browser.open(t, url + path, options)
+        if (!titles)
+          await opened.context.route('**/v1/chat/completions', route =>
+            route.request().headers()['x-corral-background']
+              ? route.fulfill({ json: { choices: [] } })
+              : route.continue()
+          )
+        return opened
+      }
       const opened = await open()
       await body(t, opened, open)
       if (mayFail) return

@@ -6,10 +6,11 @@ import { later } from '../parts/layout.tsx'
 import { useGradually, useWindowEvents } from '../parts/view-hooks.ts'
 import { isAsked } from '../state/answer-calls.ts'
 import { resumeAnswers, say, stop } from '../state/answering.ts'
-import type { Attachment, Message, Settings } from '../state/chat-format.ts'
+import type { Attachment, Chat, Message, Settings } from '../state/chat-format.ts'
 import {
   changeChat,
   chats,
+  copyChat,
   createChat,
   forkChat,
   isReady,
@@ -18,13 +19,13 @@ import {
   openChat,
   sought
 } from '../state/chats.ts'
-import { branchTo, isDocument, isUnderWay } from '../state/conversation-tree.ts'
+import { branchTo, isDocument, isUnderWay, summaryIndex } from '../state/conversation-tree.ts'
 import { tellFinished } from '../state/finished.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
 import { type Preset, presets } from '../state/presets.ts'
 import { go, linkTo } from '../state/route.ts'
-import { chatModels, connection, defaultModel } from '../state/server-state.ts'
+import { chatModels, connection, contextOf, defaultModel } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { Composer } from './composer.tsx'
 import { edited, MessageView } from './message-view.tsx'
@@ -33,6 +34,8 @@ const ChatSettings = later(async () => (await import('./chat-settings.tsx')).Cha
 const QueueView = later(async () => (await import('./queue-view.tsx')).QueueView)
 
 const DocumentLine = later(async () => (await import('./documents-view.tsx')).DocumentLine)
+const CompactOffer = later(async () => (await import('./compaction.tsx')).CompactOffer)
+const Summary = later(async () => (await import('./compaction.tsx')).Summary)
 
 const MAX_PANES = 4
 
@@ -45,13 +48,16 @@ async function sayNext(chat: string, text: string, attachments: Attachment[]): P
   announce(texts.peek().queued)
 }
 
-/** Shows chats side by side. @param ids of the chats; empty for a new chat */
-export function ChatView({ ids }: { ids: string[] }) {
+/** Shows chats side by side. @param ids of the chats; empty for a new chat. @param project of a new chat */
+export function ChatView({ ids, project }: { ids: string[]; project?: string }) {
   const t = texts.value
   const isLinked = useSignal(true)
   if (!isReady.value) return <main class="view" aria-busy="true" />
-  if (ids.length === 0) return <NewChat />
-  const panes = ids.slice(0, MAX_PANES).filter(id => chats.value.has(id))
+  const shown = project === undefined ? undefined : chats.value.get(project)
+  if (project !== undefined && !shown?.isProject) return <Note text={t.chatGone} />
+  if (ids.length === 0) return <NewChat project={shown} />
+  const isChat = (chat: Chat | undefined) => chat !== undefined && !chat.isProject
+  const panes = ids.slice(0, MAX_PANES).filter(id => isChat(chats.value.get(id)))
   if (panes.length === 0) return <Note text={t.chatGone} />
   const close = (id: string) => go(['chat', ...panes.filter(other => other !== id)])
   return (
@@ -92,39 +98,53 @@ export function ChatView({ ids }: { ids: string[] }) {
   )
 }
 
-function NewChat() {
+/** Fields of a project that its new chats do not have. */
+const NO_PROJECT = { isProject: undefined, title: '' }
+
+/** A new chat. In a project, the controls change the settings of the project. */
+function NewChat({ project }: { project: Chat | undefined }) {
   const t = texts.value
   const chosen = useSignal('')
   const settings = useSignal<Settings>({})
   /** Name of the preset that the settings come from. */
   const preset = useSignal('')
-  const model = chosen.value || defaultModel.value
+  const isHere = chatModels.value.some(({ name }) => name === project?.model)
+  const model = chosen.value || (isHere && project?.model) || defaultModel.value
   const choose = (name: string) => {
     chosen.value = name
-    lastModel.value = name
+    if (project) void changeChat(project.id, { model: name })
+    else lastModel.value = name
+  }
+  const current = project ?? settings.value
+  const change = (next: Settings) => {
+    if (project) return changeChat(project.id, next)
+    settings.value = { ...settings.peek(), ...next }
   }
   return (
     <main class="view chat is-new">
       <header class="view-head">
-        <PresetMenu
-          name={preset.value}
-          onChoose={({ name, ...chosen }) => {
-            preset.value = name
-            settings.value = chosen
-          }}
-        />
+        {!project && (
+          <PresetMenu
+            name={preset.value}
+            onChoose={({ name, ...chosen }) => {
+              preset.value = name
+              settings.value = chosen
+            }}
+          />
+        )}
         <span class="chat-title" />
         <SettingsButton
           model={model}
-          settings={settings.value}
+          settings={current}
           onSave={next => {
-            settings.value = next
             preset.value = ''
+            return change(next)
           }}
         />
       </header>
       <div class="greeting">
-        <h1>{t.greeting}</h1>
+        <h1>{project?.title ?? t.greeting}</h1>
+        {project && <p class="quiet">{t.projectNote}</p>}
         {connection.value === 'online' && chatModels.value.length === 0 && (
           <p class="quiet">
             {t.noModels} {may('operator') && <a href={linkTo('models', 'get')}>{t.getModel}</a>}
@@ -136,12 +156,12 @@ function NewChat() {
         busyWith={undefined}
         model={model}
         onModel={choose}
-        settings={settings.value}
-        onSettings={change => {
-          settings.value = { ...settings.value, ...change }
-        }}
+        settings={current}
+        onSettings={change}
         onSend={async (text, attachments) => {
-          const chat = await createChat({ model, ...settings.peek() })
+          const chat = await (project
+            ? copyChat(project.id, { ...NO_PROJECT, project: project.id, model }, [])
+            : createChat({ model, ...settings.peek() }))
           go(['chat', chat.id])
           await say(chat.id, text, attachments)
         }}
@@ -252,6 +272,11 @@ function OldChat(props: {
 /** Characters of an answer that are announced to screen readers automatically. */
 const SAID = 400
 
+/** The server's default. It loads the model with a larger context when this one is full, unless its admin forbids it. */
+const USUAL_CONTEXT = 4096
+/** Share of the context from which the page offers to compact the chat. */
+const COMPACT_FROM = 0.75
+
 /** Messages rendered at first, from the end, and added in each following frame. */
 const MESSAGES_A_FRAME = 6
 
@@ -269,17 +294,33 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     for (const [id, message] of opened.value.messages) messages.set(id, message.peek())
     return branchTo(messages, leaf).map(message => opened.value.messages.get(message.id)!)
   })
+  /** Messages that a summary replaces in requests. They are shown on demand, or if one of them was found. */
+  const replaced = useComputed(() => summaryIndex(branch.value.map(message => message.value)) + 1).value
+  const showsAll = useSignal(false)
   const count = useGradually(branch.value.length, MESSAGES_A_FRAME)
-  const shown = useMemo(
-    () =>
-      branch.value
-        .slice(-count)
-        .map(message => <MessageView key={message.peek().id} message={message} opened={opened} />),
-    [branch.value, count]
-  )
+  const shown = useMemo(() => {
+    const views = branch.value.map((message, at) =>
+      at < branch.value.length - count ||
+      (at < replaced && (!showsAll.value || message.peek().content === '')) ? null : (
+        <MessageView key={message.peek().id} message={message} opened={opened} />
+      )
+    )
+    if (replaced > 0) {
+      const toggle = () => (showsAll.value = !showsAll.peek())
+      const message = branch.value[replaced - 1]!.value
+      views.splice(
+        replaced,
+        0,
+        <Summary key="summary" message={message} count={replaced} isOpen={showsAll.value} onToggle={toggle} />
+      )
+    }
+    return views
+  }, [branch.value, count, replaced, showsAll.value])
   useEffect(() => {
-    const found = branch.value.some(message => message.peek().id === sought.value)
-    const article = found && document.getElementById(`m-${sought.value}`)
+    const at = branch.value.findIndex(message => message.peek().id === sought.value)
+    if (at < 0) return
+    if (at < replaced) showsAll.value = true
+    const article = document.getElementById(`m-${sought.value}`)
     if (!article) return
     sought.value = ''
     isFollowing.value = false
@@ -287,6 +328,16 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     article.animate({ background: ['var(--accent-wash)', 'transparent'] }, 3000)
   }, [shown, sought.value])
   const last = useComputed(() => branch.value.at(-1)?.value)
+  /** The share of the context that the last request and its answer used, or 0 if the chat was compacted since. */
+  const fullShare = useComputed(() => {
+    const { error, timing, model = '', at = 0, state, dropped = 0 } = last.value ?? {}
+    const { rev = 0 } = branch.value[replaced - 1]?.value ?? {}
+    if (rev > at || (state && state !== 'failed')) return 0
+    if (error?.code === 'context_exceeded' || dropped > 0) return 1
+    const size = contextOf(model) ?? 0
+    const isFixed = size !== USUAL_CONTEXT || chats.value.get(id)?.options?.num_ctx !== undefined
+    return timing && size > 0 && isFixed ? (timing.promptTokens + timing.answerTokens) / size : 0
+  })
   /** The scroll position that was set to follow the text. */
   const followed = useRef(0)
   const toEnd = () => {
@@ -339,6 +390,7 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
           <QueueView chat={id} last={last} />
         </div>
       </div>
+      {fullShare.value > COMPACT_FROM && <CompactOffer last={last.value!} share={fullShare.value} />}
       {!isFollowing.value && (
         <button type="button" class="to-end" onClick={toEnd} aria-label={t.toEnd} title={t.toEnd}>
           <Icon name="down" />

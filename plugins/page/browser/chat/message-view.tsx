@@ -293,7 +293,7 @@ function Editor({ message }: { message: Message }) {
   const close = () => (edited.value = '')
   const save = async (send: boolean) => {
     close()
-    if (!send) return editMessage(message, text)
+    if (!send) return editMessage(message, { content: text })
     const { id: _id, at: _at, ...rest } = message
     const added = await addMessage({ ...rest, content: text })
     return answer(message.chat, added.id)

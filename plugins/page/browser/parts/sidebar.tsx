@@ -10,7 +10,15 @@ import { switchNotifications } from '../state/finished.ts'
 import { allowedTools } from '../state/hosted-tools.ts'
 import { deleteEverywhere } from '../state/kept-chats.ts'
 import { signOut } from '../state/me.ts'
-import { language, notifications, sidebarHidden, speechModels, theme, toggleSidebar } from '../state/preferences.ts'
+import {
+  language,
+  modelTitles,
+  notifications,
+  sidebarHidden,
+  speechModels,
+  theme,
+  toggleSidebar
+} from '../state/preferences.ts'
 import { go, linkTo, route } from '../state/route.ts'
 import { pulls, speechModel } from '../state/server-state.ts'
 import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
@@ -143,6 +151,12 @@ function PageMenu() {
         )}
       </Menu>
       {showsTools && <AllowedTools onClose={() => setShowsTools(false)} />}
+            <MenuItem
+              checked={modelTitles.value === ''}
+              staysOpen
+              onSelect={() => (modelTitles.value = modelTitles.value ? '' : 'no')}
+              text={t.modelTitles}
+            />
     </div>
   )
 }
@@ -193,7 +207,7 @@ function DownloadShare() {
   const running = pulls.value.filter(({ state }) => state === 'downloading')
   const total = running.reduce((sum, pull) => sum + pull.total, 0)
   const completed = running.reduce((sum, pull) => sum + pull.completed, 0)
-  return total > 0 ? <small>{formatNumber(completed / total, 0, 'percent')}</small> : null
+  return total > 0 ? <small>{formatNumber((100 * completed) / total, 0, 'percent')}</small> : null
 }
 
 function ViewLink(props: { view: string; icon: IconName; text: string; note?: ComponentChild }) {
@@ -253,7 +267,7 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
         <Form
           onSubmit={text => {
             setState('')
-            return changeChat(chat.id, { title: text('title') || chat.title })
+            return text('title') && changeChat(chat.id, { title: text('title'), named: true })
           }}
         >
           <input

@@ -3,7 +3,7 @@ import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
 import { openChannel } from './browser-storage.ts'
 import type { Attachment, Chat, HostedCall, Message, Settings, ToolCall } from './chat-format.ts'
 import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
-import { branchTo, isDocument, isUnderWay, requestMessages } from './conversation-tree.ts'
+import { branchTo, isDocument, isUnderWay, requestMessages, withSummary } from './conversation-tree.ts'
 import { isAllowed, toolServers, usableTools } from './hosted-tools.ts'
 import { lastModel } from './preferences.ts'
 import { noteRequest } from './recent-requests.ts'
@@ -368,7 +368,7 @@ async function requestBody(
   // The server adds the calls that the user has decided about.
   const own = { ...message, calls: calls.filter(call => !isDecided(call)) }
   const all = messagesOf(chat)
-  const branch = branchTo(all, id).slice(0, -1)
+  const branch = withSummary(branchTo(all, id).slice(0, -1))
   const approvals = calls
     .filter(isDecided)
     .map(({ approval, state }) => ({ id: approval, approve: state === 'approved' }))

@@ -52,6 +52,7 @@ export async function exportMarkdown(chat: Chat, you: string): Promise<void> {
     const { role, model, at } = message
     const who = role === 'assistant' ? (model ?? role) : role === 'user' ? you : role
     const steps = partsOf(message).flatMap(({ text, calls }) => [text, ...calls.map(callText)])
+    if (message.summary) steps.push(`### ${texts.peek().summary}`, message.summary)
     const content = steps.filter(Boolean).join('\n\n')
     return `## ${who}, ${new Date(at).toISOString().slice(0, 16).replace('T', ' ')}\n\n${content}`
   })
@@ -109,7 +110,7 @@ export async function importChats(file: File): Promise<number> {
   })
   takePresets(own?.presets ?? [])
   takePrompts(own?.prompts ?? [])
-  return found.chats.length
+  return found.chats.filter(({ isProject }) => !isProject).length
 }
 
 /** Parses an export of this page. Returns undefined for other files. @throws SyntaxError if the lists are missing */

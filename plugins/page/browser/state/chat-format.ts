@@ -80,7 +80,13 @@ const CHAT_MORE = {
   /** The last message of the current branch. */
   leaf: id,
   pinned: flag,
-  model: text
+  /** Whether the user wrote the title. */
+  named: flag,
+  model: text,
+  /** A project has the name and settings of its new chats, and no messages. */
+  isProject: flag,
+  /** Id of the project that the chat is in, if that exists. */
+  project: id
 }
 /** Old chats have no time of their last message. */
 export const CHAT_FIELDS = { ...CHAT, ...optional({ ...CHAT_MORE, updatedAt: number }) }
@@ -142,6 +148,8 @@ const MESSAGE_MORE = {
   /** Time of the last edit. */
   rev: number,
   attachments: listOf(isAttachment),
+  /** Replaces this message and those before it in requests. */
+  summary: text,
   /** For tool results: the id of the tool call. */
   callId: text,
   /** The others are for answers. */

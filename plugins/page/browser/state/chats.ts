@@ -18,10 +18,19 @@ export const chats = signal<ReadonlyMap<string, Chat>>(new Map())
 export const isReady = signal(false)
 /** Pinned chats first, then the newest. */
 export const sortedChats = computed(() =>
-  [...chats.value.values()].sort(
-    (a, b) => Number(b.pinned ?? false) - Number(a.pinned ?? false) || b.updatedAt - a.updatedAt
-  )
+  [...chats.value.values()]
+    .filter(({ isProject }) => !isProject)
+    .sort((a, b) => Number(b.pinned ?? false) - Number(a.pinned ?? false) || b.updatedAt - a.updatedAt)
 )
+/** Projects by name. They are stored, merged and synchronized like chats. */
+export const projects = computed(() =>
+  [...chats.value.values()].filter(({ isProject }) => isProject).sort((a, b) => a.title.localeCompare(b.title))
+)
+/** The project that a chat is in. */
+export function projectOf({ project = '' }: Chat): Chat | undefined {
+  const found = chats.value.get(project)
+  return found?.isProject ? found : undefined
+}
 
 /** Start of the current day. */
 export const today = signal(0)
@@ -148,12 +157,15 @@ export async function createChat(from: Partial<Chat>): Promise<Chat> {
   return chat
 }
 
-/** Changes fields of a chat. Without fields, only records that its messages changed. */
-export async function changeChat(id: string, change: Partial<Chat> = {}): Promise<void> {
+/**
+ * Changes fields of a chat. Without fields, only records that its messages changed.
+ * @param now time of the change; 0 for one that later changes of the user take precedence over, wherever they are made
+ */
+export async function changeChat(id: string, change: Partial<Chat> = {}, now = Date.now()): Promise<void> {
   const known = chats.peek().get(id)
   // Do not bring back a chat that was deleted elsewhere.
   if (!known && change.id === undefined) return
-  const chat = known ? withChange(known, change, Date.now()) : (change as Chat)
+  const chat = known ? withChange(known, change, now) : (change as Chat)
   chats.value = new Map(chats.peek()).set(id, chat)
   await writeChanges({ chats: [chat] })
   post({ chat: id })
@@ -182,9 +194,9 @@ export function changeMessage(message: Pick<Message, 'id' | 'chat'>, change: Par
   return true
 }
 
-export async function editMessage(message: Message, content: string): Promise<void> {
+export async function editMessage(message: Message, change: Partial<Message>): Promise<void> {
   const known = open.get(message.chat)?.peek().messages.get(message.id)?.peek()
-  changeMessage(message, { content, rev: Math.max(Date.now(), (known?.rev ?? 0) + 1) })
+  changeMessage(message, { ...change, rev: Math.max(Date.now(), (known?.rev ?? 0) + 1) })
   await changeChat(message.chat)
 }
 
@@ -243,15 +255,19 @@ export async function mergeIn(other: ChatDocument): Promise<{ chat: Chat; isSame
 }
 
 /** Copies one branch of a chat into a new chat. @param end last message; default is the end of the current branch */
-export async function forkChat(id: string, change: Partial<Chat>, end?: string): Promise<Chat> {
-  const { leaf, stamps: _stamps, gone: _gone, changedAt: _changedAt, ...from } = chats.peek().get(id)!
-  const fork = await createChat({ ...from, ...change })
+export const forkChat = (id: string, change: Partial<Chat>, end?: string): Promise<Chat> =>
+  copyChat(id, change, branchTo(messagesOf(id), end ?? chats.peek().get(id)!.leaf))
+
+/** Makes a new chat with the fields of another, and copies of messages that follow each other. */
+export async function copyChat(id: string, change: Partial<Chat>, messages: readonly Message[]): Promise<Chat> {
+  const { leaf: _leaf, stamps: _stamps, gone: _gone, changedAt: _changedAt, ...from } = chats.peek().get(id)!
+  const copy = await createChat({ ...from, ...change })
   let parent: string | undefined
-  for (const message of branchTo(messagesOf(id), end ?? leaf)) {
+  for (const message of messages) {
     const { id: _id, at: _at, parent: _parent, stream: _stream, rev: _rev, ...rest } = message
-    parent = (await addMessage({ ...rest, chat: fork.id, parent })).id
+    parent = (await addMessage({ ...rest, chat: copy.id, parent })).id
   }
-  return fork
+  return copy
 }
 
 /** Reads all chats with their messages, for export. */

@@ -3,7 +3,7 @@ import { promptFields, toolHeaders } from './answering.ts'
 import { ask } from './api.ts'
 import type { Attachment, Message, Settings } from './chat-format.ts'
 import { chats, messagesOf } from './chats.ts'
-import { branchTo, isDocument, isUnderWay } from './conversation-tree.ts'
+import { branchTo, isDocument, isUnderWay, withSummary } from './conversation-tree.ts'
 import { me } from './me.ts'
 import { estimateTokens } from './passage-search.ts'
 
@@ -45,7 +45,7 @@ export function useTokenCount(
     const stopped = new AbortController()
     const run = async () => {
       const draft: Message = { id: '', chat, role: 'user', content: text, at: 0, attachments: [...attachments] }
-      const branch = [...branchTo(messagesOf(chat), leaf), draft]
+      const branch = [...withSummary(branchTo(messagesOf(chat), leaf)), draft]
       if (branch.some(isUnderWay)) return
       setTimeout(() => stopped.abort(), COUNT_TIMEOUT_MS)
       const counted = estimate(branch) ?? (await countTokens(branch, model, settings, context, stopped.signal))

@@ -57,6 +57,44 @@ export function titleOf(text: string): string {
   return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line
 }
 
+/** Index of the last message whose summary requests contain instead of everything up to it, or -1. */
+export const summaryIndex = (branch: readonly Message[]): number =>
+  branch.findLastIndex(({ summary }) => summary !== undefined)
+
+/** Share of the text that stays beside the summary, if the last question and answer are no longer. */
+const KEPT_SHARE = 1 / 4
+
+/** Returns the index of the last message to summarize, or -1 if there is nothing to summarize. */
+export function summaryEnd(branch: readonly Message[]): number {
+  const start = summaryIndex(branch) + 1
+  const isAnswer = (at: number) =>
+    at >= start && branch[at]!.role === 'assistant' && branch[at]!.content !== '' && !branch[at]!.state
+  const sizes = branch.map(({ content }, at) => (at < start ? 0 : content.length))
+  const whole = sizes.reduce((sum, size) => sum + size, 0)
+  let end = isAnswer(branch.length - 1) ? branch.length - 1 : -1
+  let kept = 0
+  for (let at = branch.length - 1; at > start; at--) {
+    kept += sizes[at]!
+    if (branch[at]!.role !== 'user' || !isAnswer(at - 1)) continue
+    if (end >= 0 && end < branch.length - 1 && kept > whole * KEPT_SHARE) break
+    end = at - 1
+  }
+  return end
+}
+
+/** Replaces summarized messages by their summary. */
+export function withSummary(branch: readonly Message[]): readonly Message[] {
+  const at = summaryIndex(branch)
+  const last = branch[at]
+  if (!last) return branch
+  const { id, chat, summary } = last
+  return [
+    { id, chat, role: 'user', content: `Summary of our conversation so far:\n\n${summary}`, at: 0 },
+    { id, chat, role: 'assistant', content: 'I will continue from this summary.', at: 0 },
+    ...branch.slice(at + 1)
+  ]
+}
+
 /**
  * Builds the messages of a request in the OpenAI format from a branch. Failed and empty answers are left out.
  * @param seesImages whether the model gets the images in results of tools

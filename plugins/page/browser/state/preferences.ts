@@ -39,6 +39,8 @@ export const speechModels = { transcribe: remembered('transcribe', ''), speak: r
 export const searchModel = remembered('embedding', '')
 /** Whether the browser shows notifications: `yes` or empty. */
 export const notifications = remembered('notifications', '')
+/** Whether models write titles of chats: `no` or empty. */
+export const modelTitles = remembered('titles', '')
 /** Whether the sidebar is hidden on wide screens: `yes` or empty. */
 export const sidebarHidden = remembered('sidebar-hidden', '')
 

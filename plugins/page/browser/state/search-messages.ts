@@ -22,7 +22,7 @@ export async function searchMessages(
     if (signal.aborted) return
     for (const message of messages) {
       if (message.at < (hits.get(message.chat)?.message.at ?? 0)) continue
-      const passage = passageIn(message.content, pattern)
+      const passage = passageIn(message.content, pattern) ?? passageIn(message.summary ?? '', pattern)
       if (passage !== undefined) hits.set(message.chat, { message, passage })
     }
     if (performance.now() - reported < REPORT_INTERVAL) continue
