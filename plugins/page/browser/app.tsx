@@ -31,6 +31,7 @@ const laterView = (load: () => Promise<View>) =>
 /** The views, by the first part of the route. */
 const VIEWS: Record<string, View> = {
   chat: ({ path }) => <ChatView ids={path} />,
+  project: ({ path: [id = ''] }) => <ChatView key={id} ids={[]} project={id} />,
   models: laterView(async () => (await import('./models/models-view.tsx')).ModelsView),
   server: laterView(async () => (await import('./machine/server-view.tsx')).ServerView),
   playground: laterView(async () => (await import('./playground/playground-view.tsx')).PlaygroundView)
@@ -162,7 +163,9 @@ function nameTab(): void {
   const [name = 'chat', ...ids] = route.value
   const t = texts.value
   const titles = { models: t.models, server: t.server, playground: t.playground } as Record<string, string>
-  const shown = name === 'chat' ? ids.flatMap(id => chats.value.get(id)?.title || []) : [titles[name] ?? '']
+  const shown = ['chat', 'project'].includes(name)
+    ? ids.flatMap(id => chats.value.get(id)?.title || [])
+    : [titles[name] ?? '']
   const title = [shown.join(' · '), 'corral'].filter(part => part !== '').join(' – ')
   document.title = isUnseen.value ? `● ${title}` : title
 }

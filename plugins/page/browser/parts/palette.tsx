@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChild } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { changeChat, chats } from '../state/chats.ts'
+import { changeChat, chats, projects } from '../state/chats.ts'
 import { may } from '../state/me.ts'
 import { shownTheme, sidebarHidden, theme, toggleSidebar } from '../state/preferences.ts'
 import { go, route } from '../state/route.ts'
@@ -43,6 +43,7 @@ export function Palette({ onClose }: { onClose: () => void }) {
     ...(may('operator') ? [{ ...show('models', 'get'), icon: 'download', text: t.getModel } as const] : []),
     { ...show('server'), icon: 'server', text: t.server },
     { ...show('playground'), icon: 'playground', text: t.playground },
+    ...projects.value.map(({ id, title }) => ({ ...show('project', id), icon: 'folder' as const, text: title })),
     { id: 'sidebar', icon: 'menu', text: sidebar, keys: 'Ctrl B', run: toggleSidebar },
     { id: 'theme', icon: 'theme', text: t.switchColours, run: toggleTheme }
   ]

@@ -1,11 +1,11 @@
-import { useComputed, useSignal } from '@preact/signals'
+import { signal, useComputed, useSignal } from '@preact/signals'
 import type { ComponentChild } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { key } from '../state/api.ts'
 import { exportChats, exportMarkdown, importChats } from '../state/chat-files.ts'
 import type { Chat } from '../state/chat-format.ts'
 import { groupChats } from '../state/chat-groups.ts'
-import { changeChat, chats, sortedChats, today } from '../state/chats.ts'
+import { changeChat, chats, chatsByProject, projects, today } from '../state/chats.ts'
 import { switchNotifications } from '../state/finished.ts'
 import { allowedTools } from '../state/hosted-tools.ts'
 import { deleteEverywhere } from '../state/kept-chats.ts'
@@ -28,7 +28,7 @@ import { Form } from './forms.tsx'
 import type { Found, FoundChat } from './found-chats.tsx'
 import { Icon, type IconName } from './icons.tsx'
 import { later } from './layout.tsx'
-import { useGradually } from './view-hooks.ts'
+import { CHAT_DRAG, LINES_A_FRAME, useGradually } from './view-hooks.ts'
 
 /** The views and chats, hidden behind a button on narrow screens. */
 export function Sidebar() {
@@ -60,7 +60,10 @@ export function Sidebar() {
             <ViewLink key={view} view={view} icon={view} text={t[view]} note={view === 'models' && <DownloadShare />} />
           ))}
         </nav>
-        <h2 class="sidebar-title">{t.chats}</h2>
+        <div class="sidebar-title">
+          <h2>{t.chats}</h2>
+          <IconButton icon="folder" label={t.newProject} onClick={() => (projectFor.value = '')} />
+        </div>
         {chats.value.size > 5 && (
           <SearchField
             class="sidebar-search"
@@ -72,12 +75,19 @@ export function Sidebar() {
         {wanted.value === '' ? <ChatList /> : <FoundChats key={wanted.value} wanted={wanted.value} list={ChatList} />}
         {chats.value.size === 0 && <p class="sidebar-note">{t.noChats}</p>}
         <PageMenu />
+        {projectFor.value !== undefined && (
+          <ProjectDialog chat={projectFor.value} onClose={() => (projectFor.value = undefined)} />
+        )}
       </aside>
     </>
   )
 }
 
 const FoundChats = later(async () => (await import('./found-chats.tsx')).FoundChats)
+const Projects = later(async () => (await import('./projects.tsx')).Projects)
+const ProjectDialog = later(async () => (await import('./projects.tsx')).ProjectDialog)
+/** The chat that a new project is being made for; empty for none, undefined without a dialog. */
+const projectFor = signal<string | undefined>(undefined)
 const AllowedTools = later(async () => (await import('../chat/tool-picker.tsx')).AllowedTools)
 
 /** Theme, language, import and export, and sign-out. */
@@ -141,6 +151,12 @@ function PageMenu() {
                 text={t.notifications}
               />
             )}
+            <MenuItem
+              checked={modelTitles.value === ''}
+              staysOpen
+              onSelect={() => (modelTitles.value = modelTitles.value ? '' : 'no')}
+              text={t.modelTitles}
+            />
             <MenuItem icon="download" onSelect={() => exportChats()} text={t.exportChats} />
             <MenuItem icon="plus" onSelect={() => picker.current?.click()} text={t.importChats} />
             {allowedTools.value.length > 0 && (
@@ -151,12 +167,6 @@ function PageMenu() {
         )}
       </Menu>
       {showsTools && <AllowedTools onClose={() => setShowsTools(false)} />}
-            <MenuItem
-              checked={modelTitles.value === ''}
-              staysOpen
-              onSelect={() => (modelTitles.value = modelTitles.value ? '' : 'no')}
-              text={t.modelTitles}
-            />
     </div>
   )
 }
@@ -223,17 +233,19 @@ function ViewLink(props: { view: string; icon: IconName; text: string; note?: Co
   )
 }
 
-/** Lines rendered at first, and added in each following frame. */
-const LINES_A_FRAME = 100
-
 /** @param found the chats to list; absent for all chats */
 function ChatList({ found }: { found?: Found }) {
   const t = texts.value
-  const chats = found ? [...found.keys()] : sortedChats.value
+  const chats = found ? [...found.keys()] : (chatsByProject.value.get('') ?? [])
   const count = useGradually(chats.length, LINES_A_FRAME)
   const month = new Intl.DateTimeFormat(shownLanguage.value, { month: 'long', year: 'numeric' })
   return (
-    <div class="chat-list">
+    <div
+      class="chat-list"
+      onDragOver={event => event.dataTransfer?.types.includes(CHAT_DRAG) && event.preventDefault()}
+      onDrop={event => void changeChat(event.dataTransfer?.getData(CHAT_DRAG) ?? '', { project: undefined })}
+    >
+      {!found && projects.value.length > 0 && <Projects lineOf={lineOf} />}
       {groupChats(chats.slice(0, count), today.value).map(({ name, at, chats }) => (
         <section key={name === 'month' ? at : name}>
           <h3>{name === 'month' ? month.format(at) : t.chatGroups[name]}</h3>
@@ -247,7 +259,7 @@ function ChatList({ found }: { found?: Found }) {
 /** Cached lines. A line is rendered again only if its chat or what was found in it has changed. */
 const lines = new WeakMap<Chat, { line: ComponentChild; found: FoundChat | undefined }>()
 
-function lineOf(chat: Chat, found: FoundChat | undefined): ComponentChild {
+function lineOf(chat: Chat, found?: FoundChat): ComponentChild {
   const known = lines.get(chat)
   if (known && known.found === found) return known.line
   const line = <ChatLine key={chat.id} chat={chat} found={found} />
@@ -289,7 +301,13 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
   }
   return (
     <li class={`chat-line ${isCurrent ? 'is-current' : ''}`}>
-      <a href={linkTo('chat', chat.id)} aria-current={isCurrent ? 'page' : undefined} dir="auto" onClick={found?.seek}>
+      <a
+        href={linkTo('chat', chat.id)}
+        aria-current={isCurrent ? 'page' : undefined}
+        dir="auto"
+        onClick={found?.seek}
+        onDragStart={event => event.dataTransfer?.setData(CHAT_DRAG, chat.id)}
+      >
         {chat.pinned && <Icon name="pin" size={14} />}
         {found?.title || title}
         {found?.passage}
@@ -303,6 +321,20 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
               text={chat.pinned ? t.unpin : t.pin}
             />
             <MenuItem icon="edit" onSelect={() => setState('renaming')} text={t.rename} />
+            <p class="menu-note">{t.moveTo}</p>
+            <div class="menu-scroll">
+              {projects.value.map(({ id, title }) => (
+                <MenuItem
+                  key={id}
+                  icon="folder"
+                  checked={id === chat.project}
+                  onSelect={() => changeChat(chat.id, { project: id === chat.project ? undefined : id })}
+                  text={title}
+                />
+              ))}
+              <MenuItem icon="plus" onSelect={() => (projectFor.value = chat.id)} text={t.newProject} />
+            </div>
+            <hr />
             <MenuItem icon="download" onSelect={() => exportMarkdown(chat, t.you)} text={t.saveMarkdown} />
             <MenuItem icon="download" onSelect={() => exportChats(chat.id)} text={t.saveJson} />
             <MenuItem icon="trash" danger onSelect={() => setState('deleting')} text={t.delete} />

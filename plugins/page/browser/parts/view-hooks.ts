@@ -1,6 +1,11 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { type ApiError, ask, key } from '../state/api.ts'
 
+/** The type of a chat that is dragged. Its data is the id. */
+export const CHAT_DRAG = 'application/x-corral-chat'
+/** Chats that a list shows at first, and adds in each following frame. */
+export const LINES_A_FRAME = 100
+
 /**
  * Returns how many items of a long list to render: some at first and more after each frame, so that no frame is late.
  * @param total number of items

@@ -26,11 +26,16 @@ export const sortedChats = computed(() =>
 export const projects = computed(() =>
   [...chats.value.values()].filter(({ isProject }) => isProject).sort((a, b) => a.title.localeCompare(b.title))
 )
-/** The project that a chat is in. */
-export function projectOf({ project = '' }: Chat): Chat | undefined {
-  const found = chats.value.get(project)
-  return found?.isProject ? found : undefined
-}
+/** Chats by the id of their project. Chats of no project, or of a missing one, have an empty id. */
+export const chatsByProject = computed(() => {
+  const lists = new Map<string, Chat[]>()
+  for (const chat of sortedChats.value) {
+    const id = chats.value.get(chat.project ?? '')?.isProject ? chat.project! : ''
+    lists.set(id, lists.get(id) ?? [])
+    lists.get(id)!.push(chat)
+  }
+  return lists
+})
 
 /** Start of the current day. */
 export const today = signal(0)

@@ -145,8 +145,9 @@ async function deleteThere(id: string): Promise<void> {
 async function putOne(id: string, version: number): Promise<void> {
   const document = await readChat(id)
   // Does not store chats without messages, or chats with an unfinished answer until it ends.
-  if (!document || document.messages.length === 0 || document.messages.some(isUnderWay)) return
+  if (!document || document.messages.some(isUnderWay)) return
   const { chat, messages } = document
+  if (messages.length === 0 && !chat.isProject) return
   const body = {
     title: chat.title,
     pinned: chat.pinned ?? false,
