@@ -19,7 +19,7 @@ import {
   openChat,
   sought
 } from '../state/chats.ts'
-import { branchTo, isDocument, isUnderWay, summaryIndex } from '../state/conversation-tree.ts'
+import { branchTo, isContextFull, isDocument, isUnderWay, summaryIndex } from '../state/conversation-tree.ts'
 import { tellFinished } from '../state/finished.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
@@ -295,31 +295,31 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     return branchTo(messages, leaf).map(message => opened.value.messages.get(message.id)!)
   })
   /** Messages that a summary replaces in requests. They are shown on demand, or if one of them was found. */
-  const replaced = useComputed(() => summaryIndex(branch.value.map(message => message.value)) + 1).value
+  const replaced = useComputed(() => summaryIndex(branch.value.map(message => message.value)) + 1)
   const showsAll = useSignal(false)
   const count = useGradually(branch.value.length, MESSAGES_A_FRAME)
   const shown = useMemo(() => {
     const views = branch.value.map((message, at) =>
       at < branch.value.length - count ||
-      (at < replaced && (!showsAll.value || message.peek().content === '')) ? null : (
+      (at < replaced.value && (!showsAll.value || message.peek().content === '')) ? null : (
         <MessageView key={message.peek().id} message={message} opened={opened} />
       )
     )
-    if (replaced > 0) {
+    if (replaced.value > 0) {
       const toggle = () => (showsAll.value = !showsAll.peek())
-      const message = branch.value[replaced - 1]!.value
+      const message = branch.value[replaced.value - 1]!.value
       views.splice(
-        replaced,
+        replaced.value,
         0,
-        <Summary key="summary" message={message} count={replaced} isOpen={showsAll.value} onToggle={toggle} />
+        <Summary key="summary" message={message} count={replaced.value} isOpen={showsAll.value} onToggle={toggle} />
       )
     }
     return views
-  }, [branch.value, count, replaced, showsAll.value])
+  }, [branch.value, count, replaced.value, showsAll.value])
   useEffect(() => {
     const at = branch.value.findIndex(message => message.peek().id === sought.value)
     if (at < 0) return
-    if (at < replaced) showsAll.value = true
+    if (at < replaced.value) showsAll.value = true
     const article = document.getElementById(`m-${sought.value}`)
     if (!article) return
     sought.value = ''
@@ -330,10 +330,11 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
   const last = useComputed(() => branch.value.at(-1)?.value)
   /** The share of the context that the last request and its answer used, or 0 if the chat was compacted since. */
   const fullShare = useComputed(() => {
-    const { error, timing, model = '', at = 0, state, dropped = 0 } = last.value ?? {}
-    const { rev = 0 } = branch.value[replaced - 1]?.value ?? {}
+    if (!last.value) return 0
+    const { timing, model = '', at, state, dropped = 0 } = last.value
+    const { rev = 0 } = branch.value[replaced.value - 1]?.value ?? {}
     if (rev > at || (state && state !== 'failed')) return 0
-    if (error?.code === 'context_exceeded' || dropped > 0) return 1
+    if (isContextFull(last.value) || dropped > 0) return 1
     const size = contextOf(model) ?? 0
     const isFixed = size !== USUAL_CONTEXT || chats.value.get(id)?.options?.num_ctx !== undefined
     return timing && size > 0 && isFixed ? (timing.promptTokens + timing.answerTokens) / size : 0

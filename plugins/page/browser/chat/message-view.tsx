@@ -19,7 +19,7 @@ import {
   type OpenChat,
   showBranch
 } from '../state/chats.ts'
-import { getSiblings, isUnderWay } from '../state/conversation-tree.ts'
+import { getSiblings, isContextFull, isUnderWay } from '../state/conversation-tree.ts'
 import { go } from '../state/route.ts'
 import { chatModels, contextOf } from '../state/server-state.ts'
 import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'
@@ -174,7 +174,7 @@ function Failure({ message, error }: { message: Message; error: NonNullable<Mess
       <Button onClick={again} text={t.retry} />
       {code === 'conversion_not_installed' && <InstallConverter onDone={again} />}
       {canGoOn(message) && <Continue message={message} />}
-      {code === 'context_exceeded' && <Button onClick={shorten} text={t.tryShorter} />}
+      {isContextFull(message) && <Button onClick={shorten} text={t.tryShorter} />}
     </div>
   )
 }

@@ -57,6 +57,9 @@ export function titleOf(text: string): string {
   return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line
 }
 
+/** Whether an answer failed since the context is full. Old chats have the code of another API. */
+export const isContextFull = ({ error }: Message): boolean => /^context_(length_)?exceeded$/.test(error?.code ?? '')
+
 /** Index of the last message whose summary requests contain instead of everything up to it, or -1. */
 export const summaryIndex = (branch: readonly Message[]): number =>
   branch.findLastIndex(({ summary }) => summary !== undefined)
