@@ -53,7 +53,8 @@ const NOT_FOUND: ErrorCode[] = [
   'repo_not_found',
   'runtime_not_found',
   'key_not_found',
-  'member_not_found'
+  'member_not_found',
+  'machine_not_found'
 ]
 const USAGE: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'invalid_request', 'invalid_config']
 

@@ -34,6 +34,7 @@ const MODULES: [words: string, load: () => Promise<object>][] = [
   ['service', () => import('./commands/service.ts')],
   ['key', () => import('./commands/key.ts')],
   ['version usage audit capture cache log-level reload drain', () => import('./commands/administration.ts')],
+  ['link', () => import('./commands/link-commands.ts')],
   ['cluster', () => import('./commands/cluster-commands.ts')]
 ]
 
@@ -122,7 +123,7 @@ function defineCommand(
   if (isGroup(path) && mark !== 'action') return
   command.allowExcessArguments(mark !== undefined).action(async (...values: unknown[]) => {
     // The word after a group was not one of its commands.
-    if (mark !== undefined && command.args[0] !== undefined) {
+    if (mark !== undefined && command.registeredArguments.length === 0 && command.args[0] !== undefined) {
       unknownCommand(isDefault ? parent : command, command.args[0])
     }
     requireOthers(command)

@@ -7,10 +7,10 @@ const CODES = [
   [400, 'unsupported_capability over_limit input_blocked'],
   [401, 'unauthorized'],
   [403, 'origin_not_allowed host_not_allowed forbidden_role forbidden_model address_not_allowed'],
-  [403, 'path_not_allowed link_refused hub_forbidden'],
+  [403, 'path_not_allowed link_refused hub_forbidden pairing_code_wrong'],
   [404, 'model_not_found model_not_loaded repo_not_found runtime_not_found response_not_found'],
   [404, 'file_not_found batch_not_found stream_not_found key_not_found capture_not_found session_not_found'],
-  [404, 'conversation_not_found member_not_found conversations_off route_not_found'],
+  [404, 'conversation_not_found member_not_found machine_not_found conversations_off route_not_found'],
   [405, 'method_not_allowed'],
   [408, 'reader_stalled'],
   [409, 'model_exists pull_cancelled stream_cancelled runtime_in_use key_exists trial_running file_in_use'],
@@ -22,7 +22,7 @@ const CODES = [
   [429, 'rate_limited'],
   [500, 'load_failed engine_crashed conversion_failed reload_failed hook_timeout internal'],
   [501, 'not_implemented'],
-  [502, 'hub_unreachable checksum_mismatch member_unreachable copy_failed'],
+  [502, 'hub_unreachable checksum_mismatch member_unreachable machine_unreachable copy_failed'],
   [
     503,
     'queue_full too_busy engine_unreachable hub_rate_limited runtime_missing conversion_not_installed insufficient_memory'

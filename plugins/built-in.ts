@@ -16,6 +16,7 @@ import apiOllama from './apis/ollama/index.ts'
 import apiOpenai from './apis/openai/index.ts'
 import docs from './apis/reference/index.ts'
 import cluster from './machines/cluster/index.ts'
+import link from './machines/link/index.ts'
 import clusterRay from './machines/ray/index.ts'
 import conversion from './models/conversion/index.ts'
 import adoption from './models/discovery/index.ts'
@@ -60,6 +61,7 @@ export const builtInPlugins: FoundPlugin[] = [
   images,
   cluster,
   clusterRay,
+  link,
   adoption,
   apiNative,
   apiOpenai,

@@ -44,6 +44,10 @@ const ADVICE: Record<ErrorCode, string> = {
   capture_not_found: '`corral capture list` shows the captures.',
   session_not_found: 'The session has ended, or the request has no session. `GET /api/sessions` lists all sessions.',
   conversation_not_found: 'The conversation was deleted, or belongs to another key.',
+  machine_not_found: '`corral link list` lists the linked machines.',
+  machine_unreachable:
+    'The other machine was not found, or cannot be reached. The message says why. See [linked machines](link.md#problems).',
+  pairing_code_wrong: 'The code is wrong, used or expired. `corral link` on the other machine shows a new one.',
   member_not_found: '`GET /api/cluster` and `corral cluster status` list the members.',
   copy_failed:
     'A model could not be copied between cluster members. Send the request again: the copied part is kept. `GET /api/cluster` shows which members can be reached. `corral pull` on the target member downloads the model from its hub instead.',

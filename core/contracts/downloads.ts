@@ -88,8 +88,11 @@ export interface FileMirror {
 
 declare module './hubs.ts' {
   interface FileLocation {
-    /** For certificates of an authority that only the settings name (PEM), or with another name. */
-    tls?: { ca?: string; servername?: string }
+    /**
+     * For certificates of other authorities than the system's (all that are accepted, in PEM), or with another name.
+     * `cert` and `key` identify this machine.
+     */
+    tls?: { ca?: readonly string[]; servername?: string; cert?: string; key?: string }
   }
 
   interface Downloads {

@@ -15,6 +15,19 @@ export interface KnownMember {
   key?: string
   /** The name in its certificate, if it differs from the address. */
   tlsName?: string
+  /** For a machine that exactly one certificate identifies, and that identifies this one the same way. */
+  pinned?: PinnedTls
+  /** It belongs to somebody who uses it: it gets requests, but no copies and no replicas of models. */
+  isGuest?: boolean
+}
+
+/** Certificates in PEM: the only one that the other machine may show, and this machine's own with its key. */
+export interface PinnedTls {
+  ca: string
+  cert: string
+  key: string
+  /** The name in the other machine's certificate. */
+  servername: string
 }
 
 /** A source of nodes. */

@@ -1,7 +1,7 @@
 import { constants, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
-import { createSecureContext, TLSSocket } from 'node:tls'
+import { createSecureContext, type SecureContext, TLSSocket, type TLSSocketOptions } from 'node:tls'
 import type { FastifyBaseLogger } from 'fastify'
 import { ConfigError } from '../config/config-error.ts'
 import type { CoreConfig } from '../config/core-schema.ts'
@@ -95,27 +95,7 @@ export class ServerCertificate {
    * @param ready gets the encrypted connection after the handshake
    */
   encrypt(raw: Socket, ready: (socket: TLSSocket) => void): void {
-    const limit = setTimeout(() => raw.destroy(), HANDSHAKE_LIMIT)
-    const end = () => clearTimeout(limit)
-    raw.once('close', end)
-    raw.on('error', () => {
-      // The connection was closed, which "close" reports.
-    })
-    raw.once('readable', (): unknown => {
-      const begin: Buffer | null = raw.read()
-      if (!begin) return raw.destroy()
-      if (begin[0] !== HANDSHAKE_RECORD) return raw.resume().end(PLAIN_HTTP)
-      raw.unshift(begin)
-      const secureContext = this.#current.context
-      const socket = new TLSSocket(raw, { isServer: true, secureContext, ALPNProtocols: ['http/1.1'] })
-      const failed = () => raw.destroy()
-      socket.once('error', failed)
-      socket.once('secure', () => {
-        end()
-        socket.off('error', failed)
-        ready(socket)
-      })
-    })
+    encryptConnection(raw, () => ({ secureContext: this.#current.context }), ready)
   }
 
   #read(): string {
@@ -144,11 +124,40 @@ export class ServerCertificate {
   }
 }
 
+/** As `ServerCertificate.encrypt`. @param options asked for when the client begins the handshake */
+export function encryptConnection(raw: Socket, options: () => TLSSocketOptions, ready: (socket: TLSSocket) => void) {
+  const limit = setTimeout(() => raw.destroy(), HANDSHAKE_LIMIT)
+  const end = () => clearTimeout(limit)
+  raw.once('close', end)
+  raw.on('error', () => {
+    // The connection was closed, which "close" reports.
+  })
+  raw.once('readable', (): unknown => {
+    const begin: Buffer | null = raw.read()
+    if (!begin) return raw.destroy()
+    if (begin[0] !== HANDSHAKE_RECORD) return raw.resume().end(PLAIN_HTTP)
+    raw.unshift(begin)
+    const socket = new TLSSocket(raw, { ...options(), isServer: true, ALPNProtocols: ['http/1.1'] })
+    const failed = () => raw.destroy()
+    socket.once('error', failed)
+    socket.once('secure', () => {
+      end()
+      socket.off('error', failed)
+      ready(socket)
+    })
+  })
+}
+
 /** Parses both files; the text is kept to detect changes. @throws Error if they are unreadable or do not match */
 function load(text: string) {
   const [cert = '', key = ''] = text.split('\0')
+  return { context: serverContext(cert, key), text, ends: Date.parse(new X509Certificate(cert).validTo) }
+}
+
+/** @throws Error if the certificate and the key, both in PEM, do not match */
+export function serverContext(cert: string, key: string): SecureContext {
   // Handshakes cost a server much more than its client, so each connection has only one.
   const secureOptions = constants.SSL_OP_NO_RENEGOTIATION
-  const context = createSecureContext({ cert, key, minVersion: 'TLSv1.2', secureOptions })
-  return { context, text, ends: Date.parse(new X509Certificate(cert).validTo) }
+  // Without a context, OpenSSL refuses to resume sessions of clients with a certificate.
+  return createSecureContext({ cert, key, minVersion: 'TLSv1.2', secureOptions, sessionIdContext: 'corral' })
 }

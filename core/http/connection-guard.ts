@@ -17,6 +17,9 @@ declare module 'fastify' {
   }
 }
 
+/** Encrypts a connection, and passes the encrypted one on after the handshake. */
+export type Encryption = Pick<ServerCertificate, 'encrypt'>
+
 type ConnectionLimits = Pick<CoreConfig['limits'], 'connections' | 'connections_per_address' | 'reader_stall'>
 
 interface Connection {
@@ -28,6 +31,7 @@ interface Connection {
   readonly network: string
   /** Whether it counts: connections of the private socket do not. */
   readonly counted: boolean
+  readonly isEncrypted: boolean
   request?: IncomingMessage | undefined
   client?: string | undefined
   /** Bytes that the client had read at the last check. */
@@ -126,8 +130,7 @@ export class ConnectionGuard {
 
   /** Ends connections in the TLS handshake, for whose end their servers would wait. */
   endHandshakes(): void {
-    if (!this.#certificate) return
-    for (const { socket, inner, counted } of this.#open) if (counted && inner === socket) socket.destroy()
+    for (const { socket, inner, isEncrypted } of this.#open) if (isEncrypted && inner === socket) socket.destroy()
   }
 
   /** Does not count connections of these addresses: proxies, behind which are many clients. */
@@ -138,8 +141,9 @@ export class ConnectionGuard {
   /**
    * Limits the connections of a server.
    * @param counted whether it is for the network: connections may be refused, and are encrypted
+   * @param own encrypts its connections in place of the server's certificate
    */
-  attach(server: Server, counted: boolean): void {
+  attach(server: Server, counted: boolean, own?: Encryption): void {
     // Answers clients that close their side of a connection after the request, as HTTP allows (see `probeHalfClosed`).
     // Node.js has this property since 2011, and its types lack it.
     Object.assign(server, { httpAllowHalfOpen: true })
@@ -147,8 +151,8 @@ export class ConnectionGuard {
     const accept = server.listeners('connection') as ((socket: Socket) => void)[]
     server.removeAllListeners('connection')
     server.on('connection', (socket: Socket) => {
-      const certificate = counted ? this.#certificate : undefined
-      const connection = this.#admit(socket, counted)
+      const certificate = counted ? (own ?? this.#certificate) : undefined
+      const connection = this.#admit(socket, counted, certificate !== undefined)
       // A client could not read a refusal that is not encrypted.
       if (!connection) return certificate ? void socket.destroy() : refuse(socket)
       const take = (inner: Socket) => {
@@ -203,7 +207,7 @@ export class ConnectionGuard {
   }
 
   /** @returns undefined if there is no room for it */
-  #admit(socket: Socket, counted: boolean): Connection | undefined {
+  #admit(socket: Socket, counted: boolean, isEncrypted: boolean): Connection | undefined {
     const address = socket.remoteAddress ?? ''
     const network = clientNetwork(address)
     const ofAddress = this.#counts.get(network) ?? 0
@@ -219,7 +223,7 @@ export class ConnectionGuard {
       addTo(this.#counts, network, 1)
     }
     const seen = { taken: -1, since: 0, stalled: false, listeners: new OpenSet<(error: CorralError) => void>() }
-    const connection = { socket, inner: socket, address, network, counted, ...seen }
+    const connection = { socket, inner: socket, address, network, counted, isEncrypted, ...seen }
     this.#open.add(connection)
     if (counted) this.#waiting.add(connection)
     socket.once('close', () => this.#forget(connection))

@@ -12,8 +12,11 @@ import { ClientDisconnected } from './client-disconnect.ts'
 
 const callers = new WeakMap<IncomingMessage, Caller>()
 
-/** The client on whose behalf corral sent this request to itself, or undefined for a request from outside. */
+/** The sender of a request that was already authorized: the client on whose behalf corral sent it to itself. */
 export const getInternalCaller = (request: IncomingMessage) => callers.get(request)
+
+/** Authorizes a request from outside, of a caller that its listener has identified. */
+export const setCaller = (request: IncomingMessage, caller: Caller) => void callers.set(request, caller)
 
 export interface InnerReply {
   status: number

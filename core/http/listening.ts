@@ -1,9 +1,10 @@
 import { once } from 'node:events'
-import { createServer, type IncomingMessage } from 'node:http'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import { type AddressInfo, isIP, type ListenOptions } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { ConfigError } from '../config/config-error.ts'
 import { errorMessage, isSystemError } from '../errors.ts'
+import type { Encryption } from './connection-guard.ts'
 
 /** An address in the configuration is not available. corral does not start then, whichever plugin listens there. */
 export class ListenError extends Error {
@@ -38,29 +39,35 @@ export function httpOrigin({ host, port }: ListenAddress, secure = false): strin
 /** Milliseconds for which clients that do not read may delay the shutdown once all answers have ended. */
 export const CLOSE_LINGER = 1000
 
+interface ListenerOptions {
+  prepare(request: IncomingMessage, response: ServerResponse): unknown
+  ended: AbortSignal
+  encryption?: Encryption
+}
+
 export type AdditionalListener = Awaited<ReturnType<typeof openListener>>
 
 /**
  * Serves the application at an additional address or path, with the same timeouts and the same answers to malformed
  * HTTP.
- * @param prepare called with each request before any route sees it
+ * @param prepare called with each request before any route sees it; false if it has answered the request
  * @param ended aborted when no answer is in progress
+ * @param encryption encrypts connections in place of the server's certificate
  * @throws the error of listening
  */
 export async function openListener(
   app: FastifyInstance,
   at: Pick<ListenOptions, 'host' | 'port' | 'path'>,
-  { prepare, ended }: { prepare: (request: IncomingMessage) => void; ended: AbortSignal }
+  { prepare, ended, encryption }: ListenerOptions
 ) {
   const server = createServer({ connectionsCheckingInterval: app.server.headersTimeout / 2 }, (request, response) => {
-    prepare(request)
-    app.routing(request, response)
+    if (prepare(request, response) !== false) app.routing(request, response)
   })
   server.keepAliveTimeout = app.server.keepAliveTimeout
   server.requestTimeout = app.server.requestTimeout
   server.headersTimeout = app.server.headersTimeout
   // The private socket, which has a path, never refuses connections for being full.
-  app.connectionGuard.attach(server, at.path === undefined)
+  app.connectionGuard.attach(server, at.path === undefined, encryption)
   for (const answer of app.server.listeners('clientError')) server.on('clientError', answer as () => void)
   server.listen({ ...at, backlog: 1024 })
   await once(server, 'listening')

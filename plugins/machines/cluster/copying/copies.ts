@@ -93,7 +93,7 @@ export function createCopies(
     let before: number | undefined
     let now = 0
     try {
-      const { name, tlsName, ...rest } = source
+      const { name, tlsName, pinned: _, ...rest } = source
       const body = {
         source: name,
         ...(tlsName !== undefined && { tls_name: tlsName }),
@@ -165,8 +165,8 @@ export function createCopies(
 async function sourceAt(member: ClusterNode, model: string, signal: AbortSignal): Promise<CopySource> {
   const reply = await member.call(TICKETS_PATH, { body: { model }, signal })
   const { ticket } = JSON.parse(await reply.body.text())
-  const { url, tlsName } = member.known
-  return { name: member.name, url: new URL(url).origin, tlsName, ticket }
+  const { url, tlsName, pinned } = member.known
+  return { name: member.name, url: new URL(url).origin, tlsName, pinned, ticket }
 }
 
 const MAX_ASKED_NODES = 4

@@ -1,10 +1,11 @@
+import { rootCertificates } from 'node:tls'
 import type { FastifyBaseLogger } from 'fastify'
 import { Type } from 'typebox'
 import type { PullCaller, PullPlan } from '../../../../core/contracts/downloads.ts'
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { Format, Sha256 } from '../../../../core/contracts/native-records.ts'
 import type { Progress } from '../../../../core/contracts/progress.ts'
-import type { Services } from '../../../../core/contracts/services.ts'
+import type { PinnedTls, Services } from '../../../../core/contracts/services.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError, errorCodes, errorMessage } from '../../../../core/errors.ts'
 import { Titled } from '../../../../core/http/request-fields.ts'
@@ -67,6 +68,7 @@ export interface CopySource {
   name: string
   url: string
   tlsName?: string | undefined
+  pinned?: PinnedTls | undefined
   ticket: string
 }
 
@@ -89,9 +91,9 @@ export function sourceFiles(
 
   /** Redeems a ticket. @throws CorralError `copy_failed` */
   async function open(source: CopySource, signal: AbortSignal) {
-    const { url, tlsName, name, ticket } = source
+    const { url, tlsName, name, ticket, pinned } = source
     const { authority } = settings
-    const known = { name, url, ...(tlsName !== undefined && { tlsName }) }
+    const known = { name, url, ...(tlsName !== undefined && { tlsName }), ...(pinned && { pinned }) }
     const until = (signal: AbortSignal) => AbortSignal.any([signal, abortAfter(settings.silence)])
     const redeeming = new NodeConnection(known, settings)
     let offer: ReturnType<typeof readOffer>
@@ -124,8 +126,9 @@ export function sourceFiles(
           proxy: '',
           privateAddresses: [bareHost(new URL(url).hostname)],
           tls: {
-            ...(authority !== undefined && { ca: authority }),
-            ...(tlsName !== undefined && { servername: tlsName })
+            ...(authority !== undefined && { ca: [...rootCertificates, authority] }),
+            ...(tlsName !== undefined && { servername: tlsName }),
+            ...(pinned && { ...pinned, ca: [pinned.ca] })
           },
           size: file.size,
           sha256: file.sha256

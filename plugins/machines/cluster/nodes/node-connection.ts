@@ -21,7 +21,7 @@ export class NodeConnection {
   #agent: Promise<Agent> | undefined
   readonly #key: string | undefined
 
-  constructor({ url, key, tlsName }: KnownMember, { connectTimeout, ca }: ConnectionSettings) {
+  constructor({ url, key, tlsName, pinned }: KnownMember, { connectTimeout, ca }: ConnectionSettings) {
     this.url = new URL(url).origin
     this.#key = key === '' ? undefined : key
     this.#options = {
@@ -32,7 +32,8 @@ export class NodeConnection {
         timeout: connectTimeout,
         keepAlive: true,
         ...(tlsName !== undefined && { servername: tlsName }),
-        ...(ca !== '' && { ca: [...rootCertificates, readFileSync(ca, 'utf8')] })
+        ...(ca !== '' && { ca: [...rootCertificates, readFileSync(ca, 'utf8')] }),
+        ...pinned
       }
     }
   }

@@ -106,7 +106,10 @@ export class ClusterNode {
     this.known = listed
     this.#options = options
     this.connection = new NodeConnection(listed, options)
-    this.view = { name: listed.name, state: 'away', models: new Map(), memory: [] }
+    this.view = {
+      ...{ name: listed.name, state: 'away', models: new Map(), memory: [] },
+      ...(listed.isGuest && { isGuest: true })
+    }
     void this.#follow()
   }
 

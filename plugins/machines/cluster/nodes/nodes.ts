@@ -220,8 +220,8 @@ const bareKey = ({ owner, name }: DescribedModel) => `${owner}/${name}`.toLowerC
 const getName = ({ owner, name, label }: DescribedModel) => `${owner}/${name}:${label}`
 const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
 
-const isSame = (a: ListedNode, b: ListedNode | ClusterNode['known']) =>
-  a.url === b.url && a.key === b.key && a.tlsName === b.tlsName
+const isSame = (a: ListedNode, b: ListedNode) =>
+  a.url === b.url && a.key === b.key && a.tlsName === b.tlsName && a.pinned?.ca === b.pinned?.ca
 
 /** Returns the most frequent value of each key. Ties go to the first value. */
 function mostFrequentBy(pairs: readonly (readonly string[])[]): Map<string, string> {

@@ -11,6 +11,8 @@ export interface NodeView {
   models: ReadonlyMap<string, NodeModel>
   /** Bytes that its engines use and may use, by pool. Without `budget` there is no limit. */
   memory: readonly { pool: string; reserved: number; budget?: number | undefined }[]
+  /** It gets requests, but no copies and no replicas of models. */
+  isGuest?: boolean
 }
 
 export interface NodeModel {
@@ -191,7 +193,7 @@ export function chooseLoad(
   common: PrefixMatches['common'] = () => 0
 ): Choice {
   const hosts = cluster.hosts(model)
-  const isOpen = (member: NodeView) => member.state === 'up' && !tried?.has(member.name)
+  const isOpen = (member: NodeView) => member.state === 'up' && !tried?.has(member.name) && (evicts || !member.isGuest)
   const sources = hosts.all.filter(({ member }) => member.state !== 'away')
   if (!sources.length) return { member: undefined, why: hosts.all.length ? 'away' : 'unknown' }
   const key = hashOfName(model)
@@ -216,7 +218,7 @@ export function chooseLoad(
     .map(({ member }) => member)
   const loading = room(having)
   if (loading) return { member: loading, why: 'load' }
-  const lacking = cluster.members().filter(member => isOpen(member) && !hosts.get(member.name))
+  const lacking = cluster.members().filter(member => isOpen(member) && !member.isGuest && !hosts.get(member.name))
   const fetching = room(lacking)
   const readable = sources.filter(({ member }) => !unread?.has(member.name))
   if (fetching && readable.length) {

@@ -56,7 +56,7 @@ export async function openSocket(
   }
   const open = async (more: object) => {
     const socket = firstSecure
-      ? tls!.connect({ ...place, ...secure(first, proxy ? undefined : trust, tls!.rootCertificates), ...more })
+      ? tls!.connect({ ...place, ...secure(first, proxy ? undefined : trust), ...more })
       : connectPlain({ ...place, ...more })
     await happened(socket, firstSecure ? 'secureConnect' : 'connect', timeout, signal)
     return socket
@@ -64,18 +64,14 @@ export async function openSocket(
   if (!proxy || target.protocol === 'http:') return { socket: await open({ onread }), direct: true }
   const outer = await tunnel(await open({}), target, proxy, timeout, signal)
   // TLS inside another socket does not support `onread`.
-  const socket = tls!.connect({ socket: outer, ...secure(target, trust, tls!.rootCertificates) })
+  const socket = tls!.connect({ socket: outer, ...secure(target, trust) })
   await happened(socket, 'secureConnect', timeout, signal)
   return { socket, direct: false }
 }
 
-function secure(url: URL, { ca, servername }: NonNullable<SocketTarget['tls']> = {}, roots: readonly string[]) {
-  const name = servername ?? (isIP(bareHostname(url)) ? undefined : bareHostname(url))
-  return {
-    ...(name !== undefined && { servername: name }),
-    ...(ca !== undefined && { ca: [...roots, ca] }),
-    ALPNProtocols: ['http/1.1']
-  }
+function secure(url: URL, { ca, ...trust }: NonNullable<SocketTarget['tls']> = {}) {
+  const name = isIP(bareHostname(url)) ? {} : { servername: bareHostname(url) }
+  return { ...name, ...trust, ...(ca && { ca: [...ca] }), ALPNProtocols: ['http/1.1'] }
 }
 
 const bareHostname = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '')
