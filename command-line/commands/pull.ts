@@ -20,19 +20,26 @@ import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, type ServerConnection, withServer } from '../server-connection.ts'
 import { nextStep } from './stored-models.ts'
 
-type PullOptions = Options<'dryRun' | 'detach' | 'json', 'as' | 'member'>
+type PullOptions = Options<'dryRun' | 'detach' | 'json', 'as' | 'member' | 'from'>
 
 export async function pull(context: CommandContext, reference: string, options: PullOptions): Promise<void> {
-  const { as, member, dryRun, detach, json } = options
+  const { as, member, from, dryRun, detach, json } = options
   if (as !== undefined) newModelArgument(as)
   await withChosenModel(reference, async model => {
-    const request = { model, ...(as !== undefined && { as }), ...(member !== undefined && { member }) }
+    const request = {
+      model,
+      ...(as !== undefined && { as }),
+      ...((member ?? from) !== undefined && { member: member ?? from })
+    }
     if (dryRun) {
       const plan = await ask<PlanReply>(context, 'POST', '/api/pull', { ...request, dry_run: true })
       printResult(json, plan, () => formatPlan(plan, model))
       if (!plan.disk.fits && !plan.present) process.exitCode = EXIT.failure
     } else if (detach) await pullDetached(context, model, request)
-    else await withServer(context, 'aside', ({ client }) => pullWithProgress(client, model, request, true))
+    else
+      await withServer(context, 'aside', ({ client }) =>
+        pullWithProgress(client, model, request, true, from && '/api/cluster/fetch')
+      )
   })
 }
 
@@ -73,7 +80,13 @@ const EXPLAINS_DOWNLOAD = /\b(?:kept|removed|deleted|pull)\b/i
  * Starts, joins or continues a download, and shows the chosen file and the progress on standard error.
  * @param reference the name as typed, for suggested commands
  */
-export async function pullWithProgress(client: ServerClient, reference: string, request: object, suggests: boolean) {
+export async function pullWithProgress(
+  client: ServerClient,
+  reference: string,
+  request: object,
+  suggests: boolean,
+  path?: string
+) {
   const began = performance.now()
   const isAtMember = 'member' in request
   const interrupted = interruption()
@@ -96,8 +109,8 @@ export async function pullWithProgress(client: ServerClient, reference: string, 
   interrupted.addEventListener('abort', onInterrupt)
   try {
     interrupted.throwIfAborted()
-    const path = isAtMember ? '/api/cluster/pull' : '/api/pull'
-    const events = calm.stream<PullEvent>(path, { ...request, stream: true }, { signal: end.signal })
+    const usual = isAtMember ? '/api/cluster/pull' : '/api/pull'
+    const events = calm.stream<PullEvent>(path ?? usual, { ...request, stream: true }, { signal: end.signal })
     for await (const event of events) {
       if (event.model) name = event.label ? `${event.model}:${event.label}` : event.model
       if (event.status === 'success') {

@@ -17,7 +17,14 @@ import { CorralError, errorCodes } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { endWithFailure, openReplyStream } from '../../../core/http/reply-stream.ts'
 import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
-import { DOWNLOAD_ERRORS, FILE_ERRORS, json, jsonOrStream, nativeRouter } from '../../../core/http/response-schemas.ts'
+import {
+  DISK_ERRORS,
+  DOWNLOAD_ERRORS,
+  FILE_ERRORS,
+  json,
+  jsonOrStream,
+  nativeRouter
+} from '../../../core/http/response-schemas.ts'
 import { FILE_REPLIES, sendStoredFile } from '../../../core/http/stored-file-reply.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { bareName, parseModelName, parseRequestedName } from '../../../core/models/model-name.ts'
@@ -25,7 +32,7 @@ import { dateAt } from '../../../core/system/clock.ts'
 import { setNewest } from '../../../core/system/collections.ts'
 import { serverId } from '../../../core/system/server-id.ts'
 import { type DescribedModel, MEMBER_LINES, parseTrailers } from './asking/ask-protocol.ts'
-import type { Copies, CopyFailure } from './copying/copies.ts'
+import { type Copies, type CopyFailure, sourceAt } from './copying/copies.ts'
 import { OfferSchema, type SourceFiles } from './copying/source-files.ts'
 import type { ClusterNode } from './nodes/node.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
@@ -280,10 +287,26 @@ async function drainThere(member: ClusterNode, drains: boolean, signal: AbortSig
   }
 }
 
-type PullDependencies = { members: ClusterNodes; copies: Copies; catalog: Catalog; streams: EventStreams }
+interface PullDependencies {
+  members: ClusterNodes
+  copies: Copies
+  sources: SourceFiles
+  catalog: Catalog
+  streams: EventStreams
+}
+
+/** Progress of a copy as an event of `POST /api/pull`. */
+function copyEvent({ publicName }: Model, progress: Progress) {
+  const { completed, total } = progress
+  const isCounted = completed !== undefined && total !== undefined
+  return { status: progressText(progress), ...(isCounted && { digest: publicName, completed, total }) }
+}
 
 /** Pulls at nodes, which need not use the internet for a model that another node has. */
-export function pullRoute(app: FastifyInstance, { members, copies, catalog, streams }: PullDependencies): void {
+export function pullRoute(
+  app: FastifyInstance,
+  { members, copies, sources, catalog, streams }: PullDependencies
+): void {
   function known(name: string, allowed: Parameters<typeof catalogFor>[1]): Model | undefined {
     try {
       const found = catalogFor(catalog, allowed).find(parseRequestedName(name))
@@ -296,25 +319,68 @@ export function pullRoute(app: FastifyInstance, { members, copies, catalog, stre
   }
 
   const route = nativeRouter(app, 'Cluster')
+  const replies = (description: string) => ({
+    200: jsonOrStream(description, Done('success'), {
+      event: 'Progress; the last event is a success or an error',
+      item: PullEventSchema,
+      types: ['text/event-stream', 'application/x-ndjson']
+    })
+  })
+  const Fields = {
+    member: Type.String({ minLength: 1, description: 'Its name' }),
+    stream: Given(Type.Boolean({ default: true }))
+  }
+
+  route('POST /api/cluster/fetch', 'copyFromMember', 'Copy a model of a member to this server', {
+    role: 'operator',
+    description: 'Needs no hub and no internet access. Each file is checked by its digest.',
+    body: Loose(
+      { ...Fields, model: Type.String({ minLength: 1, description: 'Its name here' }) },
+      { title: 'MemberFetch' }
+    ),
+    response: replies('This server has it'),
+    errors: [
+      ...DISK_ERRORS,
+      ...errorCodes('member_not_found member_unreachable copy_failed checksum_mismatch hub_unreachable model_exists'),
+      ...errorCodes('invalid_model_name model_not_found pull_cancelled forbidden_model unsupported_capability')
+    ],
+    handler: async ({ body, caller }, reply) => {
+      const member = members.require(body.member)
+      const signal = clientSignal(reply)
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(body.model))
+      const success = { status: 'success' as const }
+      if (variant.format !== 'cluster') return success
+      const name = members.nameAt(member, variant)
+      if (name === undefined) {
+        const message = `The member "${member.name}" does not have "${variant.publicName}". "corral list" shows the models of all members.`
+        throw new CorralError('model_not_found', message, { param: 'member' })
+      }
+      const copy = async (onStatus: (status: object) => void) => {
+        const source = await sourceAt(member, name, signal).catch(error => {
+          throw signal.aborted || error instanceof CorralError ? error : unreachable(member, error)
+        })
+        const onProgress = (progress: Progress) => onStatus(copyEvent(variant, progress))
+        await sources.copy(source, variant.digest, caller, signal, onProgress)
+      }
+      if (body.stream === false) return await copy(() => {}).then(() => success)
+      return await streams.reply(reply, async stream => {
+        const { label, size, model } = variant
+        void stream.send({ status: `pulling ${body.model}`, model: bareName(model), label, size })
+        await copy(event => void stream.send(event))
+        return success
+      })
+    }
+  })
+
   route('POST /api/cluster/pull', 'pullAtMember', 'Pull a model at a member', {
     role: 'operator',
     description:
       'A model of another member is copied from there. Anything else, and models that no member can send any more, the member pulls from their hub, as with its own `POST /api/pull`, whose other fields are passed on.',
     body: Loose(
-      {
-        member: Type.String({ minLength: 1, description: 'Its name' }),
-        model: Type.String({ minLength: 1, description: 'As for POST /api/pull' }),
-        stream: Given(Type.Boolean({ default: true }))
-      },
+      { ...Fields, model: Type.String({ minLength: 1, description: 'As for POST /api/pull' }) },
       { title: 'MemberPull' }
     ),
-    response: {
-      200: jsonOrStream('The member has it', Done('success'), {
-        event: 'Progress; the last event is a success or an error',
-        item: PullEventSchema,
-        types: ['text/event-stream', 'application/x-ndjson']
-      })
-    },
+    response: replies('The member has it'),
     errors: [
       ...DOWNLOAD_ERRORS,
       ...errorCodes(
@@ -335,14 +401,7 @@ export function pullRoute(app: FastifyInstance, { members, copies, catalog, stre
       const success = { status: 'success' }
       const copied = async (onStatus: (status: object) => void) => {
         let failure: CopyFailure | undefined
-        const onProgress = (progress: Progress) => {
-          const { completed, total } = progress
-          const isCounted = completed !== undefined && total !== undefined
-          onStatus({
-            status: progressText(progress),
-            ...(isCounted && { digest: variant.publicName, completed, total })
-          })
-        }
+        const onProgress = (progress: Progress) => onStatus(copyEvent(variant, progress))
         for (const from of holders()) {
           failure = await copies.copy(variant, { member, from }, other => other === name, signal, onProgress)
           if (!failure || failure.member !== undefined) break
@@ -364,9 +423,7 @@ export function pullRoute(app: FastifyInstance, { members, copies, catalog, stre
       function answered<Answer>(pending: Promise<Answer>): Promise<Answer> {
         return pending.catch(error => {
           signal.throwIfAborted()
-          if (error instanceof CorralError) throw error
-          const message = `The member "${name}" was not asked: ${member.explain(error)}. GET /api/cluster shows its state.`
-          throw new CorralError('member_unreachable', message)
+          throw error instanceof CorralError ? error : unreachable(member, error)
         })
       }
 
@@ -387,3 +444,9 @@ export function pullRoute(app: FastifyInstance, { members, copies, catalog, stre
     }
   })
 }
+
+const unreachable = (member: ClusterNode, error: unknown) =>
+  new CorralError(
+    'member_unreachable',
+    `The member "${member.name}" was not asked: ${member.explain(error)}. GET /api/cluster shows its state.`
+  )

@@ -171,7 +171,7 @@ export default definePlugin({
         clusterRoutes(app, members, keeper)
         askRoutes(app, asking)
         copyRoutes(app, { storage, catalog, sources, describe: variant => described(asking, variant) })
-        pullRoute(app, { members, copies, catalog, streams: context.service('nativeApi').streams('sse') })
+        pullRoute(app, { members, copies, sources, catalog, streams: context.service('nativeApi').streams('sse') })
       },
       async start() {
         const met = members.open()

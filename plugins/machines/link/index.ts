@@ -48,13 +48,12 @@ export default definePlugin({
     return {
       routes: async instance => {
         app = instance
+        instance.addHook('preClose', async () => await (await links)?.stopAccepting())
+        instance.addHook('onClose', async () => await (await links)?.closed())
         linkRoutes(instance, open)
       },
       async start() {
         if (existsSync(linkFile(paths.home))) await open()
-      },
-      async stop() {
-        await (await links)?.close()
       }
     }
   }

@@ -70,6 +70,10 @@ export async function openLinkDoor(
     disconnect(id: string) {
       for (const [socket, other] of open) if (other === id) socket.destroy()
     },
+    stopAccepting: () => listener.stopAccepting(),
+    /** Resolves when the last connection has ended. */
+    closed: () => listener.closed(),
+    /** Ends all connections. */
     async close() {
       listener.stopAccepting()
       for (const socket of open.keys()) socket.destroy()

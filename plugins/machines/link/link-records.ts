@@ -1,4 +1,5 @@
 import type { IncomingMessage } from 'node:http'
+import { isIPv6 } from 'node:net'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import { Time } from '../../../core/contracts/native-records.ts'
@@ -44,6 +45,9 @@ export const MachineSchema = Type.Object({
 })
 /** A linked machine. */
 export type Machine = Static<typeof MachineSchema>
+
+export const originOf = (address: string, port: number) =>
+  `https://${isIPv6(address) ? `[${address}]` : address}:${port}`
 
 /** Returns addresses without duplicates, the first ones first. */
 export const latestAddresses = (...addresses: readonly string[]) => [...new Set(addresses)].slice(0, MAX_ADDRESSES)

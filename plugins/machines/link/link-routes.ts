@@ -93,7 +93,7 @@ export function linkRoutes(app: FastifyInstance, links: () => Promise<Links>): v
     role: 'admin',
     response: { 200: json('There is no code any more', Done('success')) },
     handler: async () => {
-      ;(await links()).endCode()
+      await (await links()).endCode()
       return { status: 'success' as const }
     }
   })

@@ -1,4 +1,3 @@
-import { isIPv6 } from 'node:net'
 import { hostname, networkInterfaces } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
@@ -7,7 +6,15 @@ import type { KnownMember, MemberSource } from '../../../core/contracts/services
 import { errorMessage } from '../../../core/errors.ts'
 import { parseJson } from '../../../core/system/json-file.ts'
 import { CERTIFICATE_NAME, type Identity } from './link-certificate.ts'
-import { type About, AboutSchema, HELLO_PATH, latestAddresses, MACHINE_NAME, type Machine } from './link-records.ts'
+import {
+  type About,
+  AboutSchema,
+  HELLO_PATH,
+  latestAddresses,
+  MACHINE_NAME,
+  type Machine,
+  originOf
+} from './link-records.ts'
 import type { LinkStore } from './link-store.ts'
 
 /** Milliseconds between two visits to a machine that is here, and to one that is absent: at first, and at most. */
@@ -206,9 +213,6 @@ const pinnedTls = ({ certificate, key }: Identity, machine: Pick<Machine, 'certi
 
 const pinnedAgent = (identity: Identity, machine: Pick<Machine, 'certificate'>) =>
   new Agent({ connect: { ...pinnedTls(identity, machine), timeout: HELLO_TIMEOUT_MS } })
-
-export const originOf = (address: string, port: number) =>
-  `https://${isIPv6(address) ? `[${address}]` : address}:${port}`
 
 const hostOf = (origin: string) => new URL(origin).hostname.replace(/^\[|\]$/g, '')
 

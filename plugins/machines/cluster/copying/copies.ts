@@ -162,7 +162,7 @@ export function createCopies(
 }
 
 /** Asks a node for permission to copy a model. @param model its name there @throws CorralError of its refusal */
-async function sourceAt(member: ClusterNode, model: string, signal: AbortSignal): Promise<CopySource> {
+export async function sourceAt(member: ClusterNode, model: string, signal: AbortSignal): Promise<CopySource> {
   const reply = await member.call(TICKETS_PATH, { body: { model }, signal })
   const { ticket } = JSON.parse(await reply.body.text())
   const { url, tlsName, pinned } = member.known

@@ -17,13 +17,18 @@ const newCode = async (corral: Corral): Promise<string> => {
   t.equal(status, 200, JSON.stringify(body))
   return body.code
 }
-const join_ = (corral: Corral, code: string, port: number) =>
+const joinAt = (corral: Corral, code: string, port: number) =>
   corral.json('/api/link/join', { code, host: `127.0.0.1:${port}` }, local)
 const untilState = (corral: Corral, name: string, state: string) =>
   until(
     `"${name}" is ${state}`,
     async () => (await machinesOf(corral)).find(each => each.name === name)?.state === state
   )
+const untilListed = () =>
+  until('its models are listed', async () => {
+    const { models } = (await laptop.json('/api/tags')).body
+    return models.some(({ name }: any) => name === DEMO)
+  })
 const wrongCode = (code: string) => (code.endsWith('A') ? `${code.slice(0, -1)}B` : `${code.slice(0, -1)}A`)
 
 /** Sends a request where linked machines connect. */
@@ -46,16 +51,16 @@ t.test('nothing listens before a code is shown, and a code needs an admin', asyn
   const refused = await desk.json('/api/link/code', {})
   t.match(refused, { status: 403, body: { code: 'forbidden_role' } })
   t.match(await desk.json('/api/link/pair', { begin: 'x' }), { status: 404, body: { code: 'route_not_found' } })
-  t.match(await join_(laptop, 'no code', 1), { status: 400, body: { code: 'invalid_request' } })
-  t.match(await join_(laptop, 'ABCD-EFGH', 1), { status: 502, body: { code: 'machine_unreachable' } })
+  t.match(await joinAt(laptop, 'no code', 1), { status: 400, body: { code: 'invalid_request' } })
+  t.match(await joinAt(laptop, 'ABCD-EFGH', 1), { status: 502, body: { code: 'machine_unreachable' } })
 })
 
 t.test('a code is cancelled after three wrong attempts', async t => {
   const code = await newCode(desk)
   const { port } = await linkOf(desk)
   const refusal = { status: 403, body: { code: 'pairing_code_wrong' } }
-  for (const _ of [1, 2, 3]) t.match(await join_(laptop, wrongCode(code), port), refusal)
-  t.match(await join_(laptop, code, port), refusal, 'the right code is too late')
+  for (const _ of [1, 2, 3]) t.match(await joinAt(laptop, wrongCode(code), port), refusal)
+  t.match(await joinAt(laptop, code, port), refusal, 'the right code is too late')
   t.strictSame(await machinesOf(desk), [])
   t.strictSame(await machinesOf(laptop), [])
 })
@@ -63,7 +68,7 @@ t.test('a code is cancelled after three wrong attempts', async t => {
 t.test('two machines are linked by a code that is never sent', async t => {
   const code = await newCode(desk)
   const { port } = await linkOf(desk)
-  const parallel = await Promise.all([join_(laptop, code, port), join_(laptop, code.toLowerCase(), port)])
+  const parallel = await Promise.all([joinAt(laptop, code, port), joinAt(laptop, code.toLowerCase(), port)])
   t.strictSame(parallel.map(({ status }) => status).sort(), [200, 403], 'the code is valid once')
   t.match(parallel.find(({ status }) => status === 200)!.body.machine, { name: 'desk', may: 'ask' })
   t.match(await machinesOf(desk), [{ name: 'laptop', may: 'ask' }])
@@ -74,10 +79,7 @@ t.test('two machines are linked by a code that is never sent', async t => {
 })
 
 t.test("a machine's models are listed and answered by the other one", async t => {
-  await until('its models are listed', async () => {
-    const { models } = (await laptop.json('/api/tags')).body
-    return models.some(({ name }: any) => name === DEMO)
-  })
+  await untilListed()
   const answer = await laptop.json('/api/chat', capital())
   t.equal(answer.body.message?.content, CAPITAL_ANSWER, JSON.stringify(answer.body))
   t.match((await desk.json('/api/ps')).body.models, [{ name: DEMO }])
@@ -100,6 +102,7 @@ t.test('an unknown machine is refused, and a linked one may only do what it is a
   })
   const pull = ['POST /api/stop', { model: DEMO }] as const
   const administer = ['GET /api/keys'] as const
+  t.equal((await desk.json('/api/load', { model: DEMO })).status, 200)
   t.match(await ask(...pull), refusal)
   t.match(await ask('POST /api/cluster/../stop', { model: DEMO }), refusal)
   const allow = (may: string) => desk.json('/api/link/machines/laptop', { may }, { ...local, method: 'PUT' })
@@ -113,6 +116,21 @@ t.test('an unknown machine is refused, and a linked one may only do what it is a
   t.match(await allow('everything'), { status: 400 })
 })
 
+t.test('a model is copied from a linked machine without a hub', async t => {
+  const fetched = (model: string, member = 'desk') =>
+    laptop.json('/api/cluster/fetch', { model, member, stream: false }, local)
+  t.match(await fetched(DEMO, 'nobody'), { status: 404, body: { code: 'member_not_found' } })
+  t.match(await fetched('no/model'), { status: 404, body: { code: 'model_not_found' } })
+  t.match(await fetched(DEMO), { status: 200, body: { status: 'success' } })
+  t.match((await laptop.json('/api/tags')).body.models, [{ name: DEMO, format: 'gguf' }])
+  const deleted = await laptop.json('/api/delete', { model: DEMO }, { ...local, method: 'DELETE' })
+  t.equal(deleted.status, 200, JSON.stringify(deleted.body))
+  const events = await laptop.events('/api/cluster/fetch', { model: DEMO, member: 'desk' })
+  t.match(events, [{ status: `pulling ${DEMO}` }])
+  t.match(events.at(-1), { status: 'success' })
+  await laptop.json('/api/delete', { model: DEMO }, { ...local, method: 'DELETE' })
+})
+
 t.test('a machine that leaves is absent, and is found at its new address when it returns', async t => {
   t.equal(await desk.end(), 0)
   await untilState(laptop, 'desk', 'absent')
@@ -120,6 +138,7 @@ t.test('a machine that leaves is absent, and is found at its new address when it
   t.strictSame(models, [], 'its models are not listed')
   const again = await startCorral(t, { home: desk.home, config: configOf('desk') })
   await untilState(laptop, 'desk', 'here')
+  await untilListed()
   const answer = await laptop.json('/api/chat', capital())
   t.equal(answer.body.message?.content, CAPITAL_ANSWER, JSON.stringify(answer.body))
 
