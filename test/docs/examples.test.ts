@@ -32,6 +32,10 @@ const REFUSED: Record<string, number[]> = {
   drainMember: [404],
   undrainMember: [404],
   pullAtMember: [404],
+  fetchFromMember: [404],
+  // No machine shows this code, and none is linked.
+  joinLink: [400, 502],
+  changeLinkedMachine: [404],
   copyFromMember: [502],
   // The ticket is not from this server.
   redeemTicket: [401],

@@ -5,7 +5,7 @@ import { Caller, type Operation } from './api-document.ts'
 
 // Checks the errors of every operation against the document.
 
-const CONFIG = 'body_limit: 64KiB\ndefaults: { context: fixed }\n'
+const CONFIG = 'link: { port: 0, discovery: false }\nbody_limit: 64KiB\ndefaults: { context: fixed }\n'
 const corral = await startCorral(t, { env: { HF_HUB_OFFLINE: '1' }, config: CONFIG })
 const { body: document } = await corral.json('/openapi.json')
 const caller = new Caller(corral, document)
@@ -39,7 +39,7 @@ const BESIDE = {
 }
 /** Operations whose body need not name an existing model. */
 const NO_MODEL =
-  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload|lmStudioDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|staySignedIn$|Conversation$|LogLevel$|describeModels|^mcp$|^callTool$|drainMember|redeemTicket|copyFromMember|pullAtMember/i
+  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload|lmStudioDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|staySignedIn$|Conversation$|LogLevel$|describeModels|^mcp$|^callTool$|drainMember|redeemTicket|copyFromMember|pullAtMember|fetchFromMember|Link$|^changeLinkedMachine|^greetMachine|^pairMachines/i
 
 t.test('bodies that are not JSON, not objects, missing or too large are refused as documented', async t => {
   for (const { operationId: id, requestBody, path } of sample(operations.filter(takesJson), 4)) {

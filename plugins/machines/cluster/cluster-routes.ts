@@ -331,7 +331,7 @@ export function pullRoute(
     stream: Given(Type.Boolean({ default: true }))
   }
 
-  route('POST /api/cluster/fetch', 'copyFromMember', 'Copy a model of a member to this server', {
+  route('POST /api/cluster/fetch', 'fetchFromMember', 'Copy a model of a member to this server', {
     role: 'operator',
     description: 'Needs no hub and no internet access. Each file is checked by its digest.',
     body: Loose(

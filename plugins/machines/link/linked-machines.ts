@@ -84,6 +84,8 @@ export class LinkedMachines implements MemberSource {
         agent: pinnedAgent(store.identity, machine)
       }
       this.#states.set(machine.id, state)
+      // Its connection ends when it leaves. The next visit finds out.
+      state.agent.on('disconnect', () => state.wake.abort())
       void this.#follow(machine.id, state)
     }
     this.#tell()
