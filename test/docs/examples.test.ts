@@ -36,6 +36,9 @@ const REFUSED: Record<string, number[]> = {
   // No machine shows this code, and none is linked.
   joinLink: [400, 502],
   changeLinkedMachine: [404],
+  // These are not sent to the address of linked machines.
+  pairMachines: [404],
+  greetMachine: [404],
   copyFromMember: [502],
   // The ticket is not from this server.
   redeemTicket: [401],

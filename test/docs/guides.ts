@@ -19,6 +19,7 @@ export const OWN_TESTS: Record<string, string> = {
   'docs/admin.md': 'test/docs/admin.thorough.test.ts',
   'docs/cluster-ray.md': 'test/plugins/machines/ray/cluster-ray.thorough.test.ts',
   'docs/install.md': 'test/packaging/package.thorough.test.ts',
+  'docs/link.md': 'test/plugins/machines/link/link-guide.thorough.test.ts',
   'docs/plugins.md': 'test/command-line/plugin.thorough.test.ts'
 }
 

@@ -127,7 +127,7 @@ t.test('requests without a key are refused as documented', async t => {
   await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
   for (const { operationId: id, 'x-corral-role': role } of operations) {
     // The bodies of these operations are checked for every caller.
-    const isLookedAt = ['createSession', 'redeemTicket'].includes(id)
+    const isLookedAt = ['createSession', 'redeemTicket', 'pairMachines'].includes(id)
     const status = role !== 'anyone' || id === 'readModelFile' ? 401 : isLookedAt ? 400 : 200
     await caller.call(t, id, status, { local: false })
     // More wrong keys would count as guesses, which are refused with another error.

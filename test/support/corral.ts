@@ -68,6 +68,8 @@ export interface CorralOptions {
   threads?: number
   /** The program to start, by default the bundle. */
   program?: string
+  /** A command that runs the program, such as `ip netns exec <name>`. */
+  launcher?: string[]
   /** A certificate that the test trusts. */
   ca?: string
   /** A data directory to reuse. Defaults to a new one that is removed at the end. */
@@ -161,7 +163,8 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
       `${withImportRoots(config, importRoots)}\n${runtimesConfig(options.threads ?? 1, options.runtimes)}`
     )
   configure(options.config ?? '')
-  const child = spawn(process.execPath, [options.program ?? MAIN, 'serve', '--port', '0', ...(options.flags ?? [])], {
+  const [command, ...words] = [...(options.launcher ?? []), process.execPath, options.program ?? MAIN]
+  const child = spawn(command!, [...words, 'serve', '--port', '0', ...(options.flags ?? [])], {
     // A working directory without a config.yaml, so that the data directory's file is used.
     cwd: home,
     env: { ...process.env, CORRAL_LLAMA_CPP: engineBuildFolder(), CORRAL_HOME: home, ...options.env },

@@ -1,6 +1,7 @@
 import { type Static, type TSchema, Type } from 'typebox'
 import { Agent, request } from 'undici'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { checkJson, parseJson } from '../../../core/system/json-file.ts'
 import { CERTIFICATE_NAME, type Identity, machineId } from './link-certificate.ts'
 import type { Announced } from './link-discovery.ts'
@@ -72,7 +73,7 @@ async function post<Schema extends TSchema>(
     dispatcher: agent,
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify(body),
-    signal: AbortSignal.timeout(PAIR_TIMEOUT_MS)
+    signal: abortAfter(PAIR_TIMEOUT_MS)
   })
   const text = await reply.body.text()
   if (reply.statusCode === 403)

@@ -1,6 +1,8 @@
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { Cluster } from '../../../core/contracts/services.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
+import { dateAt } from '../../../core/system/clock.ts'
 import { introduceTo, readSealed } from './introduction.ts'
 import { machineId } from './link-certificate.ts'
 import { type Announced, type Discovery, openDiscovery } from './link-discovery.ts'
@@ -128,7 +130,7 @@ export async function openLinks({ app, home, options, cluster, ended, log }: Lin
       const code = await showCode()
       if (shown) clearTimeout(shown.timer)
       const timer = setTimeout(() => void endCode(), CODE_TTL_MS).unref()
-      shown = { ...code, timer, expiresAt: new Date(Date.now() + CODE_TTL_MS) }
+      shown = { ...code, timer, expiresAt: dateAt(performance.now() + CODE_TTL_MS) }
       try {
         await settle()
       } catch (error) {
@@ -155,7 +157,7 @@ export async function openLinks({ app, home, options, cluster, ended, log }: Lin
       joining++
       try {
         await settle()
-        const found = at ? [at] : ((await discovery?.findCode(codeHint(code), AbortSignal.timeout(SEARCH_MS))) ?? [])
+        const found = at ? [at] : ((await discovery?.findCode(codeHint(code), abortAfter(SEARCH_MS))) ?? [])
         const [target] = found
         if (target) return await take(await introduceTo(target, code, store.identity, introduction()))
         const message =

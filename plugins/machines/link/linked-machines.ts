@@ -4,6 +4,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { Agent, request } from 'undici'
 import type { KnownMember, MemberSource } from '../../../core/contracts/services.ts'
 import { errorMessage } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { parseJson } from '../../../core/system/json-file.ts'
 import { CERTIFICATE_NAME, type Identity } from './link-certificate.ts'
 import {
@@ -155,7 +156,7 @@ export class LinkedMachines implements MemberSource {
       dispatcher: agent,
       headers: { 'content-type': 'application/json' },
       body: JSON.stringify(this.#options.about()),
-      signal: AbortSignal.any([ended.signal, AbortSignal.timeout(HELLO_TIMEOUT_MS)])
+      signal: AbortSignal.any([ended.signal, abortAfter(HELLO_TIMEOUT_MS)])
     })
     const text = await body.text()
     if (statusCode === 403) return undefined
