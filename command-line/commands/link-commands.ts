@@ -42,9 +42,9 @@ async function showCode(context: CommandContext): Promise<void> {
     'fail',
     async ({ client }) => {
       const look = async () => await client.json<LinkRecord>('GET', '/api/link')
-      const { machines, addresses, port } = await look()
-      const before = new Map(machines.map(({ id, linked_at }) => [id, linked_at]))
+      const before = new Map((await look()).machines.map(({ id, linked_at }) => [id, linked_at]))
       const { code } = await client.json<{ code: string }>('POST', '/api/link/code')
+      const { addresses, port } = await look()
       printText(code)
       const [address = 'this machine'] = addresses
       const place = `${address.includes(':') ? `[${address}]` : address}:${port}`
@@ -60,7 +60,7 @@ async function showCode(context: CommandContext): Promise<void> {
         }
       } catch (error) {
         if (!signal.aborted) throw error
-        await client.json('DELETE', '/api/link/code')
+        await client.uninterrupted().json('DELETE', '/api/link/code')
         throw signal.reason
       }
     },

@@ -31,6 +31,8 @@ interface LinkDependencies {
 
 /** Milliseconds to look for a machine that shows a code. */
 const SEARCH_MS = 8000
+/** Milliseconds that the last attempt may take until the code is cancelled. */
+const LAST_ATTEMPT_MS = 10_000
 export type Links = Awaited<ReturnType<typeof openLinks>>
 
 /** This machine's links. It listens and announces itself only if machines are linked, or while it shows a code. */
@@ -124,7 +126,7 @@ export async function openLinks({ app, home, options, cluster, ended, log }: Lin
     about,
     store,
     machines,
-    code: () => (shown?.isOpen() ? { expiresAt: shown.expiresAt } : undefined),
+    code: () => shown && { expiresAt: shown.expiresAt },
     /** Shows a code for ten minutes, in place of the last one. @throws CorralError `machine_unreachable` */
     async showCode() {
       const code = await showCode()
@@ -144,7 +146,13 @@ export async function openLinks({ app, home, options, cluster, ended, log }: Lin
     /** Answers a machine on which a code was entered. @throws CorralError `pairing_code_wrong` */
     async answerPair(step: { begin: string } | { attempt: string; finish: string; sealed: string }) {
       if (!shown) throw new CorralError('pairing_code_wrong', 'This machine shows no code. Run "corral link" on it.')
-      if ('begin' in step) return shown.begin(step.begin)
+      const current = shown
+      if ('begin' in step) {
+        const begun = current.begin(step.begin)
+        const lapse = () => void (shown === current && endCode())
+        if (current.isUsedUp()) setTimeout(lapse, LAST_ATTEMPT_MS).unref()
+        return begun
+      }
       const secret = shown.finish(step.attempt, step.finish)
       await take(readSealed(secret, step.sealed))
       const sealed = secret.seal(introduction())

@@ -68,8 +68,7 @@ export async function showCode(now: () => number = () => performance.now()) {
 
   return {
     code,
-    isOpen,
-    /** Whether attempts are left, or running. */
+    isUsedUp: () => attempts >= MAX_ATTEMPTS,
     /** The first step of an attempt. @throws CorralError `pairing_code_wrong` */
     begin(startLoginRequest: string) {
       if (!isOpen() || attempts >= MAX_ATTEMPTS) throw refusal()

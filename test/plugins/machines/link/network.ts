@@ -16,10 +16,9 @@ export function whyNoNetwork(): string | undefined {
   const name = `${unique}-try`
   const made = spawnSync('ip', ['netns', 'add', name], { encoding: 'utf8' })
   if (made.status !== 0) return `network namespaces cannot be made: ${made.error?.message ?? made.stderr.trim()}`
-  const bridge = spawnSync('ip', ['-n', name, 'link', 'add', 'br', 'type', 'bridge'], { encoding: 'utf8' })
+  const bridge = spawnSync('ip', ['-n', name, 'link', 'add', 'name', 'bridge0', 'type', 'bridge'], { encoding: 'utf8' })
   ip('netns', 'del', name)
-  if (bridge.status !== 0) return `bridges cannot be made: ${bridge.stderr.trim()}`
-  return spawnSync('tc', ['-V']).status === 0 ? undefined : 'tc (iproute2) is not installed'
+  return bridge.status === 0 ? undefined : `bridges cannot be made: ${bridge.stderr.trim()}`
 }
 
 export interface TestNetwork {
@@ -28,8 +27,8 @@ export interface TestNetwork {
   address(machine: string): string
   /** Gives a machine another address: its last number, or a whole one. */
   move(machine: string, to: number | string): void
-  /** What `tc netem` does to packets that the machine sends. Nothing if absent. */
-  shape(machine: string, netem?: string): void
+  /** Drops all packets that a machine sends to another one, or no longer. */
+  cut(machine: string, other: string, isCut: boolean): void
 }
 
 /** Runs a test with machines in one network, and removes them. */
@@ -47,13 +46,13 @@ export async function withNetwork(t: Test, machines: string[], work: (network: T
     for (const name of [...machines.map(spaceOf), hub]) spawnSync('ip', ['netns', 'del', name])
   })
   ip('netns', 'add', hub)
-  ip('-n', hub, 'link', 'add', 'br', 'type', 'bridge', 'mcast_snooping', '0')
-  ip('-n', hub, 'link', 'set', 'br', 'up')
+  ip('-n', hub, 'link', 'add', 'name', 'bridge0', 'type', 'bridge', 'mcast_snooping', '0')
+  ip('-n', hub, 'link', 'set', 'bridge0', 'up')
   for (const [index, machine] of machines.entries()) {
     const space = spaceOf(machine)
     ip('netns', 'add', space)
     ip('-n', space, 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', `p${index}`, 'netns', hub)
-    ip('-n', hub, 'link', 'set', `p${index}`, 'master', 'br', 'up')
+    ip('-n', hub, 'link', 'set', `p${index}`, 'master', 'bridge0', 'up')
     for (const device of ['lo', 'eth0']) inside(machine, 'link', 'set', device, 'up')
     place(machine, `10.99.0.${index + 1}`)
   }
@@ -64,9 +63,8 @@ export async function withNetwork(t: Test, machines: string[], work: (network: T
       inside(machine, 'addr', 'flush', 'dev', 'eth0', 'scope', 'global')
       place(machine, typeof to === 'number' ? `10.99.0.${to}` : to)
     },
-    shape(machine, netem) {
-      const words = ['-n', spaceOf(machine), 'qdisc', netem ? 'replace' : 'del', 'dev', 'eth0', 'root']
-      execFileSync('tc', [...words, ...(netem ? ['netem', ...netem.split(' ')] : [])], { stdio: 'pipe' })
+    cut(machine, other, isCut) {
+      inside(machine, 'route', isCut ? 'add' : 'del', 'blackhole', addresses.get(other)!)
     }
   })
 }
