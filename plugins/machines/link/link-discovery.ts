@@ -33,7 +33,7 @@ export function openDiscovery(log: Pick<FastifyBaseLogger, 'warn'>) {
   }
 
   return {
-    /** Announces that this machine is linked. It says its id, but not with whom. */
+    /** Announces that this machine is linked. It says its id, and no names of other machines. */
     announceLinked: (id: string, port: number) => announce(LINKED, `corral ${id}`, port, { id }),
     announceCode: (id: string, port: number, hint: string) => announce(PAIRING, `corral ${id}`, port, { hint }),
     endCode() {

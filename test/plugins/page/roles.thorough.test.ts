@@ -61,7 +61,7 @@ for (const [role, key, expected] of [
       menu: ['Details', 'Settings', 'Delete'],
       models: ['Installed', 'Discover'],
       load: 1,
-      server: ['Overview', 'Logs', 'Usage', 'Keys', 'Sessions', 'Audit', 'Plugins'],
+      server: ['Overview', 'Logs', 'Usage', 'Machines', 'Keys', 'Sessions', 'Audit', 'Plugins'],
       keys: true,
       search: 1,
       get: 1,

@@ -9,6 +9,7 @@ import { linkTo } from '../state/route.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { KeysTab } from './keys-tab.tsx'
 import { LogsTab } from './logs-tab.tsx'
+import { MachinesTab } from './machines-tab.tsx'
 import { OverviewTab } from './overview-tab.tsx'
 import { PluginsTab } from './plugins-tab.tsx'
 import { SessionsTab } from './sessions-tab.tsx'
@@ -89,6 +90,7 @@ const TABS = [
   { id: 'overview', role: 'user', view: OverviewTab },
   { id: 'logs', role: 'admin', view: LogsTab },
   { id: 'usage', role: 'user', view: UsageTab },
+  { id: 'machines', role: 'operator', view: MachinesTab },
   { id: 'keys', role: 'admin', view: KeysTab },
   { id: 'sessions', role: 'user', view: SessionsTab },
   { id: 'audit', role: 'admin', view: AuditTab },

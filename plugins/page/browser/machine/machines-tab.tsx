@@ -1,0 +1,193 @@
+import { useEffect, useState } from 'preact/hooks'
+import type { MemberRecord } from '../../../../core/contracts/native-records.ts'
+import { attempt, ConfirmDialog, Dialog } from '../parts/controls.tsx'
+import { formatAgo } from '../parts/formats.ts'
+import { Actions, Button, Field, type FieldText, Form } from '../parts/forms.tsx'
+import { Card, Fault } from '../parts/layout.tsx'
+import { useReply } from '../parts/view-hooks.ts'
+import { ask } from '../state/api.ts'
+import { may } from '../state/me.ts'
+import { fill, plural, texts } from '../texts/texts.ts'
+
+interface LinkedMachine {
+  name: string
+  may: 'ask' | 'pull' | 'administer'
+  state: 'here' | 'absent' | 'refused'
+  since?: string
+  address?: string
+  can_wake: boolean
+}
+
+interface LinkReply {
+  name: string
+  port: number
+  addresses: string[]
+  code?: { expires_at: string }
+  machines: LinkedMachine[]
+}
+
+const REFRESH_MS = 3000
+
+/** The other computers that answer for this one: what they have, and what they do. */
+export function MachinesTab() {
+  const t = texts.value
+  const { reply, fault, again } = useReply<LinkReply>('api/link')
+  const nodes = useReply<{ members: MemberRecord[] }>('api/cluster')
+  const [isLinking, setLinking] = useState(false)
+  const [removed, setRemoved] = useState('')
+  const refresh = () => {
+    again()
+    nodes.again()
+  }
+  useEffect(() => {
+    const timer = setTimeout(refresh, REFRESH_MS)
+    return () => clearTimeout(timer)
+  })
+  if (fault) return <Fault text={fault.message} />
+  if (!reply) return null
+  const members = nodes.reply?.members ?? []
+  const isAdmin = may('admin')
+  const change = (work: () => Promise<unknown>) =>
+    attempt(async () => {
+      await work()
+      refresh()
+    })
+  return (
+    <>
+      <div class="row">
+        <p class="grow quiet">{t.machinesText}</p>
+        {isAdmin && <Button kind="main" onClick={() => setLinking(true)} text={t.linkMachine} />}
+      </div>
+      <ul class="plain-list">
+        {reply.machines.map(machine => {
+          const { name, state, since, address } = machine
+          const facts = [t.machineStates[state], since && formatAgo(Date.parse(since)), address]
+          const actions = (
+            <>
+              {state === 'absent' && machine.can_wake && (
+                <Button onClick={() => change(() => ask('POST', `${pathOf(name)}/wake`))} text={t.wakeMachine} />
+              )}
+              {isAdmin && <Button kind="danger" onClick={() => setRemoved(name)} text={t.remove} />}
+            </>
+          )
+          return (
+            <Card key={name} title={name} facts={facts} actions={actions}>
+              <NodeFacts node={members.find(node => node.name === name)} />
+              {isAdmin && (
+                <label class="row">
+                  {t.mayHere}
+                  <select
+                    class="field"
+                    value={machine.may}
+                    onChange={({ currentTarget: { value } }) =>
+                      void change(() => ask('PUT', pathOf(name), { body: { may: value } }))
+                    }
+                  >
+                    {Object.entries(t.machineMay).map(([value, text]) => (
+                      <option key={value} value={value}>
+                        {text}
+                      </option>
+                    ))}
+                  </select>
+                </label>
+              )}
+            </Card>
+          )
+        })}
+        {members
+          .filter(({ source }) => source !== 'link')
+          .map(node => (
+            <Card key={node.url} title={node.name} facts={[node.state, node.url]} fault={node.reason}>
+              <NodeFacts node={node} />
+            </Card>
+          ))}
+      </ul>
+      {isLinking && (
+        <Dialog title={t.linkMachine} onClose={() => setLinking(false)} class="dialog-small">
+          <LinkDialog
+            onLinked={() => {
+              setLinking(false)
+              refresh()
+            }}
+          />
+        </Dialog>
+      )}
+      {removed !== '' && (
+        <ConfirmDialog
+          title={fill(t.removeMachine, { name: removed })}
+          text={t.removeMachineText}
+          action={t.remove}
+          onClose={() => setRemoved('')}
+          onConfirm={() => change(() => ask('DELETE', pathOf(removed)))}
+        />
+      )}
+    </>
+  )
+}
+
+const pathOf = (name: string) => `api/link/machines/${encodeURIComponent(name)}`
+
+function NodeFacts({ node }: { node: MemberRecord | undefined }) {
+  if (!node || node.state === 'away') return null
+  const t = texts.value
+  const { models, loaded, running, queued } = node
+  return (
+    <p class="quiet">
+      {[
+        plural(t.nodeModels, models.length),
+        loaded.length > 0 && fill(t.nodeLoaded, { models: loaded.join(', ') }),
+        running + queued > 0 && plural(t.nodeRequests, running + queued)
+      ]
+        .filter(Boolean)
+        .join(' · ')}
+    </p>
+  )
+}
+
+/** Shows a code for the other machine, and takes the code of the other machine. */
+function LinkDialog({ onLinked }: { onLinked: () => void }) {
+  const t = texts.value
+  const [code, setCode] = useState('')
+  const [isSeen, setSeen] = useState(false)
+  const { reply, again } = useReply<LinkReply>('api/link')
+  useEffect(() => {
+    if (code === '') return
+    if (reply?.code) setSeen(true)
+    else if (isSeen) return onLinked()
+    const timer = setTimeout(again, 1000)
+    return () => clearTimeout(timer)
+  }, [reply, code])
+  // A code that nobody sees any more must not be usable.
+  useEffect(
+    () => () => {
+      if (code !== '') void ask('DELETE', 'api/link/code').catch(() => undefined)
+    },
+    [code]
+  )
+  const show = () =>
+    attempt(async () => {
+      setCode((await ask<{ code: string }>('POST', 'api/link/code')).code)
+      again()
+    })
+  const enter = (text: FieldText) =>
+    attempt(async () => {
+      const host = text('host')
+      await ask('POST', 'api/link/join', { body: { code: text('code'), ...(host && { host }) } })
+      onLinked()
+    })
+  return (
+    <div class="form">
+      <p>{code === '' ? t.linkShowText : t.linkEnterThere}</p>
+      {code === '' ? <Button onClick={show} text={t.showCode} /> : <code class="link-code">{code}</code>}
+      {code === '' && (
+        <Form class="form" onSubmit={enter}>
+          <Field label={t.otherCode} name="code" required autocomplete="off" />
+          <Field label={t.otherHost} name="host" autocomplete="off" placeholder="192.168.1.20" />
+          <Actions>
+            <Button kind="main" type="submit" text={t.linkMachine} />
+          </Actions>
+        </Form>
+      )}
+    </div>
+  )
+}
