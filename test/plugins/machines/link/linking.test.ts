@@ -83,7 +83,8 @@ t.test("a machine's models are listed and answered by the other one", async t =>
   const answer = await laptop.json('/api/chat', capital())
   t.equal(answer.body.message?.content, CAPITAL_ANSWER, JSON.stringify(answer.body))
   t.match((await desk.json('/api/ps')).body.models, [{ name: DEMO }])
-  t.match((await laptop.json('/api/ps')).body.models, [{ name: DEMO, member: 'desk' }])
+  const running = await until('it is shown as running there', async () => (await laptop.json('/api/ps')).body.models[0])
+  t.match(running, { name: DEMO, member: 'desk' })
 })
 
 t.test('an unknown machine is refused, and a linked one may only do what it is allowed to', async t => {
