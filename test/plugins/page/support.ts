@@ -109,8 +109,12 @@ export async function ended(page: Page, model?: string): Promise<Locator> {
 
 /** Asks something and waits for the complete answer. */
 export async function answered(page: Page, question: string, model?: string): Promise<Locator> {
+  // Earlier answers are complete, too.
+  await page.evaluate(`for (const article of document.querySelectorAll('article')) article.dataset.old = ''`)
   await ask(page, question)
-  return ended(page, model)
+  const answer = answersOf(page, model).last()
+  await answer.and(page.locator('[aria-busy=false]:not([data-old])')).waitFor()
+  return answer
 }
 
 /** Fills fields in the settings of the open chat. */

@@ -1,6 +1,6 @@
 import { type Signal, signal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { attempt, CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
+import { attempt, CopyButton, IconButton, Menu, MenuItem, onEscape } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
 import { Actions, Button, Form, TextField } from '../parts/forms.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
@@ -308,10 +308,7 @@ function Editor({ message }: { message: Message }) {
         ref={field => field?.focus()}
         onInput={event => setText(event.currentTarget.value)}
         onKeyDown={event => {
-          if (event.key === 'Escape') {
-            event.stopPropagation()
-            close()
-          }
+          onEscape(close)(event)
           if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) void save(isQuestion)
         }}
       />

@@ -1,6 +1,6 @@
 import type { ReadonlySignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
-import { IconButton } from '../parts/controls.tsx'
+import { IconButton, onEscape } from '../parts/controls.tsx'
 import { Actions, Button, Form } from '../parts/forms.tsx'
 import { joinFacts } from '../parts/layout.tsx'
 import type { Message } from '../state/chat-format.ts'
@@ -43,11 +43,7 @@ function QueuedMessage({ chat, item }: { chat: string; item: Queued }) {
           aria-label={t.editQueued}
           ref={field => field?.focus()}
           defaultValue={text}
-          onKeyDown={event => {
-            if (event.key !== 'Escape') return
-            event.stopPropagation()
-            close()
-          }}
+          onKeyDown={onEscape(close)}
         />
         <Actions>
           <Button onClick={close} text={t.cancel} />

@@ -1,7 +1,8 @@
 import type { Signal } from '@preact/signals'
-import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useLayoutEffect, useState } from 'preact/hooks'
 import { ConfirmDialog } from '../parts/controls.tsx'
-import { Icon, type IconName } from '../parts/icons.tsx'
+import type { IconName } from '../parts/icons.tsx'
+import { type Option, useOptions } from '../parts/option-list.tsx'
 import { exportChats, exportMarkdown } from '../state/chat-files.ts'
 import type { Settings } from '../state/chat-format.ts'
 import { chats, deleteMessage, messagesOf } from '../state/chats.ts'
@@ -32,13 +33,10 @@ export function SlashMenu(props: {
 }) {
   const { id, chat, text, field } = props
   const t = texts.value
-  const [at, setAt] = useState(0)
   const [isDismissed, setDismissed] = useState(false)
   const [dialog, setDialog] = useState<'settings' | 'prompts' | 'clear' | SavedPrompt | undefined>(undefined)
-  const list = useRef<HTMLDivElement>(null)
   const isOpen = props.isOpen && !isDismissed
   const words = text.value.slice(1).toLowerCase()
-  useEffect(() => setAt(0), [words])
   useEffect(() => setDismissed(false), [props.isOpen])
   const press = (button: string) => () =>
     setTimeout(() => field.current?.form?.querySelector<HTMLButtonElement>(button)?.click())
@@ -68,22 +66,26 @@ export function SlashMenu(props: {
     })
   ]
   const found = isOpen ? commands.filter(([name, _, text]) => `${name} ${text}`.toLowerCase().includes(words)) : []
-  const choose = ([, , , run]: Command) => {
+  const options = found.map(
+    ([name, icon, about, run]): Option => ({
+      id: name,
+      icon,
+      text: [<b key="name">/{name}</b>, ' ', <small key="about">{about}</small>],
+      run
+    })
+  )
+  const choose = ({ run }: Option) => {
     text.value = ''
     void run()
   }
+  const list = useOptions({ id, label: t.commands, class: 'slash-list', options, words, choose })
   useLayoutEffect(() => {
     props.keys.current = key => {
-      const step = key === 'ArrowDown' ? 1 : key === 'ArrowUp' ? -1 : 0
-      if (key === 'Escape' && isOpen) setDismissed(true)
-      else if (found.length === 0) return false
-      else if (step !== 0) setAt((at + step + found.length) % found.length)
-      else if (key === 'Enter' || key === 'Tab') choose(found[at] ?? found[0]!)
-      else return false
+      if (key !== 'Escape' || !isOpen) return list.press(key === 'Tab' ? 'Enter' : key)
+      setDismissed(true)
       return true
     }
-    props.current.value = found.length > 0 ? `${id}-${at}` : undefined
-    list.current?.children[at]?.scrollIntoView({ block: 'nearest' })
+    props.current.value = list.current
   })
   const close = () => {
     setDialog(undefined)
@@ -96,26 +98,7 @@ export function SlashMenu(props: {
   return (
     <>
       {isOpen && found.length === 0 && <p class="slash-list menu-note">{t.noCommand}</p>}
-      {found.length > 0 && (
-        <div class="slash-list" id={id} role="listbox" aria-label={t.commands} ref={list}>
-          {found.map((command, index) => (
-            <div
-              key={command[0]}
-              id={`${id}-${index}`}
-              role="option"
-              aria-selected={index === at}
-              class={`menu-item ${index === at ? 'is-current' : ''}`}
-              onMouseDown={event => event.preventDefault()}
-              onClick={() => choose(command)}
-            >
-              <Icon name={command[1]} size={16} />
-              <span dir="auto">
-                <b>/{command[0]}</b> <small>{command[2]}</small>
-              </span>
-            </div>
-          ))}
-        </div>
-      )}
+      {found.length > 0 && list.shown}
       {dialog === 'settings' && (
         <ChatSettings model={props.model} settings={props.settings} onSave={props.onSettings} onClose={close} />
       )}

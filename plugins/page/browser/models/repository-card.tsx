@@ -76,12 +76,12 @@ function Download({ plan, source, onDone }: { plan: PlanReply; source: string; o
   const t = texts.value
   const { disk, model, present } = plan
   const isHere = present || models.value.some(({ name }) => name.toLowerCase() === model.toLowerCase())
-  const download = async () => {
-    const begun = await attempt(() => ask('POST', 'api/pull', { body: { model: source, detach: true } }))
-    if (!begun) return
-    notify(fill(t.downloadBegun, { model }))
-    onDone()
-  }
+  const download = () =>
+    attempt(async () => {
+      await ask('POST', 'api/pull', { body: { model: source, detach: true } })
+      notify(fill(t.downloadBegun, { model }))
+      onDone()
+    })
   return (
     <>
       <p>{plan.reason}</p>

@@ -2,27 +2,20 @@ import { signal } from '@preact/signals'
 import { type ComponentChildren, createContext } from 'preact'
 import { useContext, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { texts } from '../texts/texts.ts'
-import { Actions, Button } from './forms.tsx'
+import { Actions, Button, type ButtonProps } from './forms.tsx'
 import { Icon, type IconName } from './icons.tsx'
 
-/** A button with an icon. Its label is announced and shown as a tooltip. */
-export function IconButton(props: {
+interface IconButtonProps extends ButtonProps {
   icon: IconName
   label: string
-  onClick?: () => unknown
-  disabled?: boolean
   class?: string
-}) {
+}
+
+/** A button with an icon. Its label is announced and shown as a tooltip. */
+export function IconButton({ icon, label, class: own = '', ...button }: IconButtonProps) {
   return (
-    <button
-      type="button"
-      class={`icon-button ${props.class ?? ''}`}
-      aria-label={props.label}
-      title={props.label}
-      disabled={props.disabled}
-      onClick={() => void props.onClick?.()}
-    >
-      <Icon name={props.icon} />
+    <button type="button" class={`icon-button ${own}`} aria-label={label} title={label} {...button}>
+      <Icon name={icon} />
     </button>
   )
 }
@@ -78,6 +71,13 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   )
 }
 
+/** Handles Escape, which then does nothing else. */
+export const onEscape = (close: () => unknown) => (event: KeyboardEvent) => {
+  if (event.key !== 'Escape') return
+  event.stopPropagation()
+  close()
+}
+
 const CloseMenu = createContext(() => {})
 
 /** A button that opens a menu below it. Escape, a choice or a click elsewhere closes it. */
@@ -119,10 +119,7 @@ export function Menu(props: {
       class={`menu ${props.class ?? ''}`}
       onKeyDown={event => {
         if (!isOpen) return
-        if (event.key === 'Escape') {
-          event.stopPropagation()
-          close()
-        }
+        onEscape(close)(event)
         if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
           event.preventDefault()
           moveFocus(element.current!, event.key === 'ArrowDown' ? 1 : -1)
@@ -248,16 +245,13 @@ export function Toast() {
     >
       <p>{text}</p>
       {action && (
-        <button
-          type="button"
-          class="button"
+        <Button
+          text={action.text}
           onClick={() => {
             toast.value = undefined
             action.onClick()
           }}
-        >
-          {action.text}
-        </button>
+        />
       )}
       <IconButton icon="close" label={texts.value.close} onClick={() => (toast.value = undefined)} />
     </div>

@@ -2,26 +2,25 @@ import type { ComponentChildren, InputHTMLAttributes, Ref, TextareaHTMLAttribute
 import { isObject } from '../../../../core/system/json-object.ts'
 import { Icon, type IconName } from './icons.tsx'
 
-/** A button with a text, after an icon if there is one. */
-export function Button(props: {
+export interface ButtonProps {
+  onClick?: () => unknown
+  disabled?: boolean
+}
+
+interface TextButtonProps extends ButtonProps {
   text: string
   icon?: IconName
-  onClick?: () => unknown
   kind?: 'main' | 'danger' | undefined
   type?: 'button' | 'submit'
-  disabled?: boolean
   pressed?: boolean
-}) {
+}
+
+/** A button with a text, after an icon if there is one. */
+export function Button({ text, icon, kind, pressed, ...button }: TextButtonProps) {
   return (
-    <button
-      type={props.type ?? 'button'}
-      class={props.kind ? `button is-${props.kind}` : 'button'}
-      disabled={props.disabled}
-      aria-pressed={props.pressed}
-      onClick={() => void props.onClick?.()}
-    >
-      {props.icon && <Icon name={props.icon} size={16} />}
-      {props.text}
+    <button type="button" class={kind ? `button is-${kind}` : 'button'} aria-pressed={pressed} {...button}>
+      {icon && <Icon name={icon} size={16} />}
+      {text}
     </button>
   )
 }

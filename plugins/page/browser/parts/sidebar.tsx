@@ -22,7 +22,7 @@ import {
 import { go, linkTo, route } from '../state/route.ts'
 import { pulls, speechModel } from '../state/server-state.ts'
 import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
-import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
+import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, onEscape, SearchField } from './controls.tsx'
 import { formatNumber } from './formats.ts'
 import { Form } from './forms.tsx'
 import type { Found, FoundChat } from './found-chats.tsx'
@@ -288,11 +288,7 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
             aria-label={t.rename}
             defaultValue={chat.title}
             ref={field => field?.focus()}
-            onKeyDown={event => {
-              if (event.key !== 'Escape') return
-              event.stopPropagation()
-              setState('')
-            }}
+            onKeyDown={onEscape(() => setState(''))}
             onBlur={() => setState('')}
           />
         </Form>

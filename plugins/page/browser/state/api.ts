@@ -84,6 +84,12 @@ export async function ask<Reply>(method: string, path: string, options?: Request
   return (await send(method, path, options)).json() as Promise<Reply>
 }
 
+/** Has the server count the tokens of a request. */
+export async function countTokens(body: object, options: RequestOptions): Promise<number> {
+  const path = 'v1/chat/completions/input_tokens'
+  return (await ask<{ input_tokens: number }>('POST', path, { ...options, body })).input_tokens
+}
+
 async function errorOf(response: Response): Promise<ApiError> {
   const text = await response.text().catch(() => '')
   try {

@@ -1,4 +1,5 @@
 import { signal } from '@preact/signals'
+import { type IDBPDatabase, openDB } from 'idb'
 import { parseAnyJson } from '../../../../core/system/json-object.ts'
 
 /* The browser's storage for the page. If it refuses to store something, the page keeps it in memory and warns. */
@@ -45,6 +46,16 @@ function textStorage(of: () => Storage) {
 export const localTexts = textStorage(() => localStorage)
 /** Kept until the tab is closed. */
 export const tabTexts = textStorage(() => sessionStorage)
+
+/** Opens a database. Returns undefined if the browser stores nothing. */
+export async function openStore<Schema>(name: string, upgrade: (database: IDBPDatabase<Schema>) => unknown) {
+  try {
+    return await openDB<Schema>(name, 1, { upgrade: database => void upgrade(database) })
+  } catch (error) {
+    noteStorageFault(error)
+    return undefined
+  }
+}
 
 /** Creates a random id. `crypto.randomUUID` is not available over plain HTTP. */
 export function newId(): string {

@@ -1,5 +1,5 @@
-import { type DBSchema, type IDBPDatabase, openDB } from 'idb'
-import { noteStorageFault } from './browser-storage.ts'
+import type { DBSchema, IDBPDatabase } from 'idb'
+import { noteStorageFault, openStore } from './browser-storage.ts'
 import type { Chat, Message } from './chat-format.ts'
 
 interface Schema extends DBSchema {
@@ -24,9 +24,7 @@ export const VECTORS = 'entries'
 let vectors: Promise<IDBPDatabase | undefined> | undefined
 /** Opens the database of vectors. Without one, vectors exist only in memory. */
 export const openVectors = (): Promise<IDBPDatabase | undefined> =>
-  (vectors ??= openDB(`corral-passages ${owned}`, 1, {
-    upgrade: db => void db.createObjectStore(VECTORS, { keyPath: ['chat', 'id'] })
-  }).catch(error => void noteStorageFault(error)))
+  (vectors ??= openStore(`corral-passages ${owned}`, db => db.createObjectStore(VECTORS, { keyPath: ['chat', 'id'] })))
 
 /** All vectors of a chat. */
 export const vectorRange = (chat: string) => IDBKeyRange.bound([chat], [chat, []])
@@ -34,16 +32,10 @@ export const vectorRange = (chat: string) => IDBKeyRange.bound([chat], [chat, []
 /** Opens the browser's database. Without one, chats exist only in memory. @param owner name of the key, or empty */
 export async function openDatabase(owner: string): Promise<void> {
   owned = owner
-  try {
-    database = await openDB<Schema>(owner ? `corral ${owner}` : 'corral', 1, {
-      upgrade(db) {
-        db.createObjectStore('chats', { keyPath: 'id' })
-        db.createObjectStore('messages', { keyPath: 'id' }).createIndex('chat', 'chat')
-      }
-    })
-  } catch (error) {
-    noteStorageFault(error)
-  }
+  database = await openStore<Schema>(owner ? `corral ${owner}` : 'corral', db => {
+    db.createObjectStore('chats', { keyPath: 'id' })
+    db.createObjectStore('messages', { keyPath: 'id' }).createIndex('chat', 'chat')
+  })
 }
 
 async function rowsOf<Row>(read: Promise<Row[]> | undefined): Promise<Row[]> {

@@ -1,5 +1,5 @@
 import { computed } from '@preact/signals'
-import { ask } from './api.ts'
+import { ask, countTokens } from './api.ts'
 import type { Attachment, Chat, Message, Source } from './chat-format.ts'
 import { changeChat, changeMessage, messagesOf } from './chats.ts'
 import { isDocument } from './conversation-tree.ts'
@@ -185,7 +185,7 @@ export async function withDocuments({ chat, branch, answer, bodyOf, change, sign
     // Tokens of images and sounds do not depend on the length of their data.
     const text = JSON.stringify(body, (name, value) => (name === 'url' || name === 'data' ? '' : value))
     const tokens = estimateTokens(text)
-    return fitsByEstimate(tokens, room) ?? (await countTokens(body, tokens, answer, signal)) <= room
+    return fitsByEstimate(tokens, room) ?? (await tokensOrEstimate(body, tokens, answer, signal)) <= room
   }
   // Not even written as a request, since that would delay a frame.
   const isTooLong = fitsByEstimate(tokensOf(documents), room) === false
@@ -223,13 +223,15 @@ async function windowOf(model: string, signal: AbortSignal): Promise<number | un
 }
 
 /** Lets the server count the tokens of a request, if it has the model's tokenizer. */
-async function countTokens(body: object, otherwise: number, { model }: Message, signal: AbortSignal): Promise<number> {
+async function tokensOrEstimate(
+  body: object,
+  otherwise: number,
+  { model }: Message,
+  signal: AbortSignal
+): Promise<number> {
   if (models.peek().some(({ name, format }) => name === model && format === 'remote')) return otherwise
-  const counted = ask<{ input_tokens: number }>('POST', 'v1/chat/completions/input_tokens', {
-    body: { ...body, stream: false, stream_options: undefined },
-    signal
-  })
-  const { input_tokens: tokens } = await counted.catch(() => ({ input_tokens: otherwise }))
+  const counted = countTokens({ ...body, stream: false, stream_options: undefined }, { signal })
+  const tokens = await counted.catch(() => otherwise)
   signal.throwIfAborted()
   return tokens
 }

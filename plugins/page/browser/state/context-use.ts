@@ -1,9 +1,9 @@
 import { useEffect, useState } from 'preact/hooks'
 import { promptFields, toolHeaders } from './answering.ts'
-import { ask } from './api.ts'
+import { countTokens } from './api.ts'
 import type { Attachment, Message, Settings } from './chat-format.ts'
 import { chats, messagesOf } from './chats.ts'
-import { branchTo, isDocument, isUnderWay, withSummary } from './conversation-tree.ts'
+import { branchTo, isDocument, isUnderWay, textsIn, withSummary } from './conversation-tree.ts'
 import { me } from './me.ts'
 import { estimateTokens } from './passage-search.ts'
 
@@ -20,7 +20,7 @@ interface TokenCount {
   tokens: number
   isEstimate: boolean
   /** Whether documents that do not fit are searched instead. */
-  hasDocuments?: boolean
+  hasDocuments: boolean
 }
 
 /** Milliseconds without a key press before the tokens are counted. After slow counts it is a multiple of their time. */
@@ -48,9 +48,17 @@ export function useTokenCount(
       const branch = [...withSummary(branchTo(messagesOf(chat), leaf)), draft]
       if (branch.some(isUnderWay)) return
       setTimeout(() => stopped.abort(), COUNT_TIMEOUT_MS)
-      const counted = estimate(branch) ?? (await countTokens(branch, model, settings, context, stopped.signal))
+      let tokens = estimate(branch)
+      const isEstimate = tokens !== undefined
+      if (tokens === undefined) {
+        const began = performance.now()
+        // With the context that is loaded, counting never loads the model again.
+        const body = { ...promptFields(settings, branch, model), options: { num_ctx: context } }
+        tokens = await countTokens(body, { headers: toolHeaders(settings), signal: stopped.signal })
+        took = performance.now() - began
+      }
       const hasDocuments = branch.some(({ attachments }) => attachments?.some(isDocument))
-      if (!stopped.signal.aborted) setCount({ ...counted, hasDocuments })
+      if (!stopped.signal.aborted) setCount({ tokens, isEstimate, hasDocuments })
     }
     // A count that fails is not worth a message.
     const timer = setTimeout(() => run().catch(() => setCount(undefined)), Math.max(COUNT_DELAY, MAX_SLOWDOWN * took))
@@ -62,33 +70,11 @@ export function useTokenCount(
   return count
 }
 
-async function countTokens(
-  branch: readonly Message[],
-  model: string,
-  settings: Settings,
-  context: number,
-  stopped: AbortSignal
-) {
-  const began = performance.now()
-  const { input_tokens: tokens } = await ask<{ input_tokens: number }>('POST', 'v1/chat/completions/input_tokens', {
-    // With the context that is loaded, counting never loads the model again.
-    body: { ...promptFields(settings, branch, model), options: { num_ctx: context } },
-    headers: toolHeaders(settings),
-    signal: stopped
-  })
-  took = performance.now() - began
-  return { tokens, isEstimate: false }
-}
-
 /** Estimates the tokens of a chat that is too long to be counted, or if the user may make only so many requests. */
-function estimate(branch: readonly Message[]) {
-  const texts = branch.flatMap(({ content, attachments = [], calls = [] }) => [
-    content,
-    ...attachments.map(({ data }) => data),
-    ...calls.map(({ output = '' }) => output)
-  ])
+function estimate(branch: readonly Message[]): number | undefined {
+  const texts = branch.flatMap(textsIn)
   const isLong = texts.reduce((sum, { length }) => sum + length, 0) > MAX_COUNTED
   if (!isLong && !me.peek()?.budgets.some(({ name }) => name.startsWith('requests'))) return undefined
   const tokensIn = (text: string) => (text.startsWith('data:') ? TOKENS_PER_MEDIUM : estimateTokens(text))
-  return { tokens: texts.reduce((sum, text) => sum + tokensIn(text), 0), isEstimate: true }
+  return texts.reduce((sum, text) => sum + tokensIn(text), 0)
 }

@@ -6,6 +6,13 @@ export const isUnderWay = ({ state }: Pick<Message, 'state'>) => state === 'wait
 /** Whether an attachment is a document that was not removed. */
 export const isDocument = ({ kind, data }: Attachment) => kind === 'text' && data !== ''
 
+/** The texts of a message that become part of requests, with the data of its files. */
+export const textsIn = ({ content, attachments = [], calls = [] }: Message): string[] => [
+  content,
+  ...attachments.map(({ data }) => data),
+  ...calls.map(({ output = '' }) => output)
+]
+
 /** The messages from the root to a leaf. If the leaf was deleted elsewhere, the newest message is used instead. */
 export function branchTo(messages: ReadonlyMap<string, Message>, leaf: string | undefined): Message[] {
   if (leaf === undefined) return []

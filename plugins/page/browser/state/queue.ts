@@ -1,8 +1,7 @@
 import { signal } from '@preact/signals'
-import { type IDBPDatabase, openDB } from 'idb'
 import { isAsked, isDecided } from './answer-calls.ts'
 import { afterAnswers, answer, stop } from './answering.ts'
-import { newId, noteStorageFault, openChannel } from './browser-storage.ts'
+import { newId, noteStorageFault, openChannel, openStore } from './browser-storage.ts'
 import type { Attachment, Message } from './chat-format.ts'
 import { addMessage, chats, messagesOf } from './chats.ts'
 import { branchTo, isUnderWay } from './conversation-tree.ts'
@@ -33,9 +32,7 @@ export const queues = signal<ReadonlyMap<string, readonly Queued[]>>(new Map())
 const refused = new Map<string, Queue>()
 const { post } = openChannel<string>('corral-queues', chat => void changeQueue(chat, () => undefined))
 
-const database = openDB(`corral-queues ${chatsOwner.peek()}`, 1, {
-  upgrade: (db: IDBPDatabase) => void db.createObjectStore('queues')
-}).catch(error => void noteStorageFault(error))
+const database = openStore(`corral-queues ${chatsOwner.peek()}`, db => db.createObjectStore('queues'))
 
 /** Changes a queue in one transaction. @param edit returns the new queue, or undefined to leave it */
 async function changeQueue(chat: string, edit: (queue: Queue) => Queue | undefined): Promise<void> {

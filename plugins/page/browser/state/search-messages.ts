@@ -2,7 +2,7 @@ import { messagesAfter } from './chat-database.ts'
 import type { Message } from './chat-format.ts'
 import { type Hit, passageIn } from './chat-search.ts'
 import { chats, isOpen, messagesOf, openChat, showBranch, sought } from './chats.ts'
-import { branchTo } from './conversation-tree.ts'
+import { branchTo, textsIn } from './conversation-tree.ts'
 
 /** Milliseconds between two reports of a search. */
 const REPORT_INTERVAL = 300
@@ -49,11 +49,8 @@ async function* messagesInParts(): AsyncGenerator<readonly Message[]> {
   }
 }
 
-const sizeOf = ({ content, thinking = '', attachments = [], calls = [] }: Message) =>
-  [...attachments.map(({ data }) => data), ...calls.map(({ output = '' }) => output)].reduce(
-    (sum, text) => sum + text.length,
-    content.length + thinking.length
-  )
+const sizeOf = (message: Message) =>
+  textsIn(message).reduce((sum, { length }) => sum + length, message.thinking?.length ?? 0)
 
 /** Shows a message in its chat, on another branch if necessary. */
 export async function seek(message: Message): Promise<void> {
