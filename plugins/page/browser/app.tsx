@@ -1,9 +1,8 @@
 import { effect, signal } from '@preact/signals'
 import { Component, type ComponentChildren, type ComponentType, render } from 'preact'
-import { useState } from 'preact/hooks'
 import { ChatView } from './chat/chat-view.tsx'
 import { announcement, attempt, Note, notify, openDialogs, Toast } from './parts/controls.tsx'
-import { Button, Form } from './parts/forms.tsx'
+import { Button, Field, Form } from './parts/forms.tsx'
 import { Fault, later } from './parts/layout.tsx'
 import { Sidebar } from './parts/sidebar.tsx'
 import { useWindowEvents } from './parts/view-hooks.ts'
@@ -108,31 +107,28 @@ function skip(event: MouseEvent): void {
 /** Asks for a key and covers the page, which does not work without a key. */
 function KeyDialog() {
   const t = texts.value
-  const [text, setText] = useState('')
-  const [stays, setStays] = useState(false)
-  const given = text.trim()
   return (
     <div class="key-dialog" role="dialog" aria-modal="true" aria-label={t.keyTitle}>
-      <Form class="dialog-body" onSubmit={() => given && attempt(() => signIn(given, stays))}>
+      <Form
+        class="dialog-body"
+        onSubmit={(text, fields) => text('key') && attempt(() => signIn(text('key'), fields.has('stays')))}
+      >
         <h2>{t.keyTitle}</h2>
         {key.value !== '' && <Fault text={t.keyWrong} isAnnounced />}
         <p>{t.keyText}</p>
-        <label>
-          {t.keyField}
-          <input
-            type="password"
-            class="field"
-            autocomplete="off"
-            value={text}
-            ref={field => field?.focus()}
-            onInput={event => setText(event.currentTarget.value)}
-          />
-        </label>
+        <Field
+          label={t.keyField}
+          type="password"
+          name="key"
+          required
+          autocomplete="off"
+          ref={field => field?.focus()}
+        />
         <label class="row">
-          <input type="checkbox" checked={stays} onChange={event => setStays(event.currentTarget.checked)} />
+          <input type="checkbox" name="stays" />
           {t.staySignedIn}
         </label>
-        <Button kind="main" type="submit" disabled={given === ''} text={t.keyUse} />
+        <Button kind="main" type="submit" text={t.keyUse} />
       </Form>
     </div>
   )

@@ -78,7 +78,7 @@ export function SlashMenu(props: {
     text.value = ''
     void run()
   }
-  const list = useOptions({ id, label: t.commands, class: 'slash-list', options, words, choose })
+  const list = useOptions({ id, label: t.commands, class: 'slash-list' }, options, words, choose)
   useLayoutEffect(() => {
     props.keys.current = key => {
       if (key !== 'Escape' || !isOpen) return list.press(key === 'Tab' ? 'Enter' : key)

@@ -31,30 +31,30 @@ export function Downloads() {
 /** Recommends models, and searches the hubs. @param wanted a model to show first */
 export function GetModels({ wanted }: { wanted: string | undefined }) {
   const t = texts.value
-  const [words, setWords] = useState(wanted ?? '')
   /** The last search. Its number allows repeating a search with the same words. */
   const [search, setSearch] = useState({ words: '', number: 0 })
   const [chosen, setChosen] = useState(wanted)
-  const given = words.trim()
   return (
     <>
       <Form
         class="row search-line"
-        onSubmit={() => {
+        onSubmit={text => {
+          const words = text('words')
           // A name or URL is shown without a search.
-          if (/^\S+\/\S+$/.test(given)) setChosen(given)
-          else if (given !== '') setSearch({ words: given, number: search.number + 1 })
+          if (/^\S+\/\S+$/.test(words)) setChosen(words)
+          else if (words !== '') setSearch({ words, number: search.number + 1 })
         }}
       >
         <input
           type="search"
+          name="words"
+          required
           class="field grow"
           aria-label={t.searchHubs}
           placeholder={t.searchHubsHint}
-          value={words}
-          onInput={event => setWords(event.currentTarget.value)}
+          defaultValue={wanted}
         />
-        <Button kind="main" type="submit" disabled={given === ''} text={t.search} />
+        <Button kind="main" type="submit" text={t.search} />
       </Form>
       {search.words === '' ? (
         <Recommended onChoose={setChosen} />

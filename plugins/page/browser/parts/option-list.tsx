@@ -16,29 +16,25 @@ export interface Option {
  * @param words after a change of these, the first option is the current one
  * @returns the list, the id of its current option, and a function for pressed keys that tells whether it used one
  */
-export function useOptions(props: {
-  id: string
-  label: string
-  class: string
-  options: readonly Option[]
-  words: string
+export function useOptions(
+  { id, label, class: own }: { id: string; label: string; class: string },
+  options: readonly Option[],
+  words: string,
   choose: (option: Option) => void
-}) {
-  const { id, label, options, words, choose } = props
+) {
   const [at, setAt] = useState(0)
   const list = useRef<HTMLDivElement>(null)
   useEffect(() => setAt(0), [words])
   useLayoutEffect(() => list.current?.children[at]?.scrollIntoView({ block: 'nearest' }), [at])
   const press = (key: string): boolean => {
     const step = key === 'ArrowDown' ? 1 : key === 'ArrowUp' ? -1 : 0
-    const count = options.length
-    if (count === 0) return false
-    if (step !== 0) setAt((at + step + count) % count)
-    else if (key === 'Enter') choose(options[at] ?? options[0]!)
-    return step !== 0 || key === 'Enter'
+    if (options.length === 0 || (step === 0 && key !== 'Enter')) return false
+    if (step === 0) choose(options[at] ?? options[0]!)
+    else setAt((at + step + options.length) % options.length)
+    return true
   }
   const shown = (
-    <div class={props.class} id={id} role="listbox" aria-label={label} ref={list}>
+    <div class={own} id={id} role="listbox" aria-label={label} ref={list}>
       {options.map((option, index) => (
         <div
           key={option.id}

@@ -56,8 +56,8 @@ export function Palette({ onClose }: { onClose: () => void }) {
     onClose()
     run()
   }
-  const shared = { class: 'menu-scroll', id: 'palette-list', label: t.palette }
-  const { shown, current: option, press } = useOptions({ ...shared, options, words, choose })
+  const about = { class: 'menu-scroll', id: 'palette-list', label: t.palette }
+  const { shown, current: option, press } = useOptions(about, options, words, choose)
   return (
     <Dialog title={t.palette} onClose={onClose} class="palette">
       <input

@@ -27,14 +27,10 @@ const valuesOf =
   <Item>(item: Check<Item>) =>
   (value: unknown): value is Record<string, Item> =>
     isObject(value) && Object.values(value).every(item)
-/** Checks an object with required fields and optional ones. */
-// biome-ignore lint/complexity/noBannedTypes: no optional fields
-function shape<Fields extends Shape, More extends Shape = {}>(fields: Fields, more?: More) {
-  const all = { ...fields, ...optional(more ?? {}) }
-  return (value: unknown): value is Of<Fields> & Partial<Of<More>> =>
-    isObject(value) && wrongField(value, all) === undefined
-}
-type Checked<Is> = Is extends Check<infer Value> ? Value : never
+const shape =
+  <Fields extends Shape>(fields: Fields) =>
+  (value: unknown): value is Of<Fields> =>
+    isObject(value) && wrongField(value, fields) === undefined
 /** Makes all fields of a shape optional. */
 const optional = (fields: Shape): Shape =>
   Object.fromEntries(
@@ -97,43 +93,42 @@ export const CHAT_FIELDS = { ...CHAT, ...optional({ ...CHAT_MORE, updatedAt: num
 export type Chat = Of<typeof CHAT> & { updatedAt: number } & Partial<Of<typeof CHAT_MORE>>
 
 /** `data` is a `data:` URL, or the text itself for documents: empty after their removal, with form feeds between pages. */
-const hasAttachmentFields = shape(
-  { name: text, kind: oneOf('image', 'audio', 'text'), type: text, data: text },
-  /** Bytes of the file. */
-  { size: number }
-)
-export type Attachment = Checked<typeof hasAttachmentFields>
+const ATTACHMENT = { name: text, kind: oneOf('image', 'audio', 'text'), type: text, data: text }
+/** Bytes of the file. */
+const ATTACHMENT_MORE = { size: number }
+export type Attachment = Of<typeof ATTACHMENT> & Partial<Of<typeof ATTACHMENT_MORE>>
 const isAttachment = (value: unknown): value is Attachment =>
-  hasAttachmentFields(value) &&
+  shape({ ...ATTACHMENT, ...optional(ATTACHMENT_MORE) })(value) &&
   // Loading a URL on another server would reveal what is being read.
   (value.kind === 'text' || value.data.startsWith(`data:${value.kind}/`))
 
 /** `arguments` is JSON as written by the model. */
-const isToolCall = shape({ id: text, name: text, arguments: text })
-export type ToolCall = Checked<typeof isToolCall>
+const TOOL_CALL = { id: text, name: text, arguments: text }
+export type ToolCall = Of<typeof TOOL_CALL>
 
-const isResultFile = shape({ name: text, type: text, data: text })
+const RESULT_FILE = { name: text, type: text, data: text }
 /** A file in the result of a tool. `data` is base64. */
-export type ResultFile = Checked<typeof isResultFile>
+export type ResultFile = Of<typeof RESULT_FILE>
 
-const isHostedCall = shape(
-  { id: text, server: text, tool: text, name: text, arguments: text, at: number },
-  {
-    output: text,
-    failed: flag,
-    files: listOf(isResultFile),
-    /** The id by which the server knows the decision of the user. */
-    approval: text,
-    /** Absent when the call has begun. */
-    state: oneOf('asked', 'approved', 'denied', 'expired')
-  }
-)
+const HOSTED_CALL = { id: text, server: text, tool: text, name: text, arguments: text, at: number }
+const HOSTED_CALL_MORE = {
+  output: text,
+  failed: flag,
+  files: listOf(shape(RESULT_FILE)),
+  /** The id by which the server knows the decision of the user. */
+  approval: text,
+  /** Absent when the call has begun. */
+  state: oneOf('asked', 'approved', 'denied', 'expired')
+}
 /** A call of a tool that the server runs. `at` is its place in the text of the answer. */
-export type HostedCall = Checked<typeof isHostedCall>
+export type HostedCall = Of<typeof HOSTED_CALL> & Partial<Of<typeof HOSTED_CALL_MORE>>
+const isHostedCall = shape({ ...HOSTED_CALL, ...optional(HOSTED_CALL_MORE) }) as Check<unknown> as Check<HostedCall>
 
-const isSource = shape({ name: text, at: number, text }, { page: number, heading: text })
+const SOURCE = { name: text, at: number, text }
+const SOURCE_MORE = { page: number, heading: text }
 /** A passage of a document, at an offset of its text. Answers cite it by its number in the list, from 1. */
-export type Source = Checked<typeof isSource>
+export type Source = Of<typeof SOURCE> & Partial<Of<typeof SOURCE_MORE>>
+const isSource = shape({ ...SOURCE, ...optional(SOURCE_MORE) }) as Check<unknown> as Check<Source>
 
 export interface Timing {
   promptTokens: number
@@ -160,7 +155,7 @@ const MESSAGE_MORE = {
   /** The others are for answers. */
   model: text,
   thinking: text,
-  toolCalls: listOf(isToolCall),
+  toolCalls: listOf(shape(TOOL_CALL)),
   calls: listOf(isHostedCall),
   /** The passages that the answer is based on, and how they were found. */
   sources: listOf(isSource),
@@ -182,5 +177,5 @@ export const MESSAGE_FIELDS = { ...MESSAGE, ...optional(MESSAGE_MORE) }
 export type Message = Of<typeof MESSAGE> & Partial<Of<typeof MESSAGE_MORE>>
 
 /** Validate presets and saved prompts. */
-export const arePresets = listOf(shape({ name: text }, SETTINGS))
+export const arePresets = listOf(shape({ name: text, ...optional(SETTINGS) }))
 export const arePrompts = listOf(shape({ name: text, text }))
