@@ -1,9 +1,9 @@
-import type { ReadonlySignal, Signal } from '@preact/signals'
+import type { Signal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import { announce, Menu, MenuItem } from '../parts/controls.tsx'
 import { formatNumber } from '../parts/formats.ts'
 import { useReply } from '../parts/view-hooks.ts'
-import type { Attachment, Settings } from '../state/chat-format.ts'
+import type { Settings } from '../state/chat-format.ts'
 import { type Draft, useTokenCount } from '../state/context-use.ts'
 import { toolServers } from '../state/hosted-tools.ts'
 import { capabilitiesOf, engineOf } from '../state/server-state.ts'
@@ -15,21 +15,18 @@ const NEARLY_FULL = 0.9
 /** Formats of models whose engines count tokens. */
 const COUNTED = ['gguf', 'safetensors']
 
-type LineProps = Omit<Draft, 'text' | 'attachments'> & {
+interface LineProps extends Draft {
   onSettings: (change: Partial<Settings>) => unknown
   onAttach: (files: File[]) => void
-  text: ReadonlySignal<string>
-  attachments: ReadonlySignal<readonly Attachment[]>
   /** Receives a warning before the context is full. */
   warning: Signal<string>
 }
 
 /** The part of the line below the message field that is loaded later: thinking, tools, and use of the context. */
-export function ComposerLine({ onSettings, onAttach, warning, ...props }: LineProps) {
+export function ComposerLine({ onSettings, onAttach, warning, ...draft }: LineProps) {
   const t = texts.value
-  const { model, settings } = props
+  const { model, settings } = draft
   const effort = t.efforts[settings.effort ?? 'auto']
-  const draft = { ...props, text: props.text.value, attachments: props.attachments.value }
   const engine = engineOf(model)
   const isCounted = engine?.state === 'loaded' && COUNTED.includes(engine.format)
   return (

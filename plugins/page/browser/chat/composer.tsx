@@ -265,8 +265,8 @@ export function Composer(props: {
               settings={props.settings}
               onSettings={props.onSettings}
               onAttach={files => void take(files)}
-              text={text}
-              attachments={attachments}
+              text={text.value}
+              attachments={attachments.value}
               warning={warning}
             />
             {canRecord && speechModel('transcribe').name !== '' && (

@@ -1,7 +1,7 @@
 import { useState } from 'preact/hooks'
 import { attempt, Dialog, IconButton, MenuItem } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
-import { Fault } from '../parts/layout.tsx'
+import { Fault, joinFacts } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
 import { bytesOf } from '../state/chat-files.ts'
@@ -56,11 +56,27 @@ export function ToolLine(props: PickerProps) {
   )
 }
 
-function ServerTools({ server, chosen, onChoose, ...others }: PickerProps & { server: string; onClose: () => void }) {
+interface Resource {
+  uri: string
+  name: string
+  description: string
+}
+
+function ServerTools(props: PickerProps & { server: string; onClose: () => void }) {
   const t = texts.value
-  const { reply, fault } = useReply<{ tools: Tool[] }>(`api/mcp/${server}`)
+  const { server, chosen, onChoose, onAttach, onClose } = props
+  const path = `api/mcp/${server}`
+  const { reply, fault } = useReply<{ tools: Tool[] }>(path)
+  // The server of tools may have to be started first.
+  const more = useReply<{ resources: Resource[] }>(reply ? `${path}/resources` : '')
   const tools = reply?.tools.map(({ name }) => name) ?? []
   const isWhole = chosen.includes(server)
+  const attach = (uri: string) =>
+    attempt(async () => {
+      const { files } = await ask<{ files: ResultFile[] }>('GET', `${path}/resource?uri=${encodeURIComponent(uri)}`)
+      onAttach(files.map(({ name, type, data }) => new File([bytesOf(data)], name, { type })))
+      onClose()
+    })
   return (
     <section aria-label={server} aria-busy={!reply && !fault}>
       <h3 class="mono">{server}</h3>
@@ -79,38 +95,14 @@ function ServerTools({ server, chosen, onChoose, ...others }: PickerProps & { se
           <MenuItem
             key={name}
             text={name}
-            note={[asks && t.asksFirst, description].filter(Boolean).join(' · ')}
+            note={joinFacts([asks && t.asksFirst, description])}
             checked={isOn}
             onSelect={() => onChoose(withTool(chosen, server, tools, !isOn, name))}
           />
         )
       })}
-      {reply && <Resources server={server} {...others} />}
-    </section>
-  )
-}
-
-interface Resource {
-  uri: string
-  name: string
-  description: string
-}
-
-function Resources(props: Pick<PickerProps, 'onAttach'> & { server: string; onClose: () => void }) {
-  const t = texts.value
-  const { server, onAttach, onClose } = props
-  const { reply, fault } = useReply<{ resources: Resource[] }>(`api/mcp/${server}/resources`)
-  const attach = (uri: string) =>
-    attempt(async () => {
-      const path = `api/mcp/${server}/resource?uri=${encodeURIComponent(uri)}`
-      const { files } = await ask<{ files: ResultFile[] }>('GET', path)
-      onAttach(files.map(({ name, type, data }) => new File([bytesOf(data)], name, { type })))
-      onClose()
-    })
-  return (
-    <>
-      <Fault text={fault?.message} />
-      {reply?.resources.map(({ uri, name, description }) => (
+      <Fault text={more.fault?.message} />
+      {more.reply?.resources.map(({ uri, name, description }) => (
         <MenuItem
           key={uri}
           icon="clip"
@@ -119,7 +111,7 @@ function Resources(props: Pick<PickerProps, 'onAttach'> & { server: string; onCl
           onSelect={() => attach(uri)}
         />
       ))}
-    </>
+    </section>
   )
 }
 

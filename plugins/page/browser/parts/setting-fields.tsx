@@ -66,13 +66,7 @@ export const settingIn = (message: string, names: readonly SettingName[]) =>
   names.find(name => new RegExp(`\\b${name}\\b`).test(message))
 
 /** Fields that explain settings: what each does, the value in force with its origin, and the memory they take. */
-export function SettingFields({
-  model,
-  names,
-  own,
-  origin,
-  refusal = ''
-}: {
+export function SettingFields(props: {
   model: string
   names: readonly SettingName[]
   /** The values that are set where these fields are saved. */
@@ -81,6 +75,7 @@ export function SettingFields({
   /** The server's refusal of the values. */
   refusal?: string | undefined
 }) {
+  const { model, names, own, origin, refusal = '' } = props
   const [given, setGiven] = useState(() =>
     Object.fromEntries(names.map((name): [string, string] => [name, String(own[name] ?? '')]))
   )
@@ -130,14 +125,7 @@ function limitText(name: SettingName, given: string, reply: ModelPreview | undef
   return limit && Number(given) > limit ? fill(lateTexts.value.limitedTo, { value: formatNumber(limit) }) : undefined
 }
 
-function SettingField({
-  name,
-  given,
-  onInput,
-  origin,
-  reply,
-  fault
-}: {
+function SettingField(props: {
   name: SettingName
   given: string
   onInput: (text: string) => void
@@ -145,6 +133,7 @@ function SettingField({
   reply: ModelPreview | undefined
   fault: string | undefined
 }) {
+  const { name, given, onInput, origin, reply, fault } = props
   const t = lateTexts.value
   const { label, help } = t.settings[name]
   const { flag, choices, ...limits }: Rule = RULES[name]

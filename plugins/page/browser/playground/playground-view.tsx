@@ -193,18 +193,14 @@ const prettyJson = (text: string) => JSON.stringify(parseAnyJson(text), undefine
 
 /** The timings in a native reply, in ms. */
 function phasesIn(text: string): Pick<RecentRequest, 'load' | 'prompt' | 'generation' | 'tokens'> {
-  const number = (field: string) => {
+  const number = (field: string, unit = 1) => {
     const found = [...text.matchAll(new RegExp(`"${field}": ?(\\d+)`, 'g'))].at(-1)?.[1]
-    return found === undefined ? undefined : Number(found)
-  }
-  const ms = (field: string) => {
-    const ns = number(field)
-    return ns === undefined ? undefined : ns / 1e6
+    return found === undefined ? undefined : Number(found) / unit
   }
   return {
-    load: ms('load_duration'),
-    prompt: ms('prompt_eval_duration'),
-    generation: ms('eval_duration'),
+    load: number('load_duration', 1e6),
+    prompt: number('prompt_eval_duration', 1e6),
+    generation: number('eval_duration', 1e6),
     tokens: number('eval_count') ?? number('completion_tokens') ?? number('output_tokens')
   }
 }

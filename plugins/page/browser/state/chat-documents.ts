@@ -1,7 +1,7 @@
 import { computed } from '@preact/signals'
 import { ask, countTokens } from './api.ts'
 import type { Attachment, Chat, Message, Source } from './chat-format.ts'
-import { changeChat, changeMessage, messagesOf } from './chats.ts'
+import { editMessage, messagesOf } from './chats.ts'
 import { isDocument } from './conversation-tree.ts'
 import {
   embed,
@@ -71,11 +71,10 @@ export const tokensOf = (documents: ReadonlyMap<string, Attachment>): number =>
 export async function removeDocument(chat: string, id: string): Promise<void> {
   const isIt = (each: Attachment) => isDocument(each) && idOf(each) === id
   for (const message of messagesOf(chat).values()) {
-    const { attachments = [], rev = 0 } = message
+    const { attachments = [] } = message
     const left = attachments.map(each => (isIt(each) ? { ...each, data: '' } : each))
-    if (attachments.some(isIt)) changeMessage(message, { attachments: left, rev: Math.max(Date.now(), rev + 1) })
+    if (attachments.some(isIt)) await editMessage(message, { attachments: left })
   }
-  await changeChat(chat)
   await forgetVectors(chat, [...documentsIn(messagesOf(chat).values()).keys()])
 }
 

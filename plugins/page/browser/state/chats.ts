@@ -296,26 +296,15 @@ export async function storeAll({ chats: all, messages }: { chats: Chat[]; messag
 
 /** Shows and stores chats and messages that came from elsewhere. */
 async function store(changes: { chats: Chat[]; messages: Message[]; goneMessages?: string[] }): Promise<void> {
-  const next = new Map(chats.peek())
-  for (const chat of changes.chats) next.set(chat.id, chat)
-  const { messages, goneMessages: gone = [] } = changes
+  const { chats: changed, messages, goneMessages: gone = [] } = changes
+  const ownOf = (id: string) => messages.filter(({ chat }) => chat === id)
   batch(() => {
-    for (const { id } of changes.chats) {
-      const own = open.has(id) ? messages.filter(({ chat }) => chat === id) : []
-      show(id, own, gone)
-    }
-    chats.value = next
+    for (const { id } of changed) if (open.has(id)) show(id, ownOf(id), gone)
+    chats.value = new Map([...chats.peek(), ...changed.map(chat => [chat.id, chat] as const)])
   })
-  if (!(await writeChanges(changes))) {
-    for (const { id } of changes.chats)
-      if (!open.has(id))
-        keepOpen(
-          id,
-          messages.filter(({ chat }) => chat === id)
-        )
-  }
-  if (changes.chats.length > 1) post({ all: true })
-  else for (const { id: chat } of changes.chats) post({ chat, changed: messages.map(({ id }) => id), gone: [...gone] })
+  if (!(await writeChanges(changes))) for (const { id } of changed) if (!open.has(id)) keepOpen(id, ownOf(id))
+  if (changed.length > 1) post({ all: true })
+  else for (const { id: chat } of changed) post({ chat, changed: messages.map(({ id }) => id), gone: [...gone] })
 }
 
 /** Whether the messages of a chat are in memory. */
