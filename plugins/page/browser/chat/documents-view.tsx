@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import type { Recommendation } from '../../../../core/contracts/native-records.ts'
 import { attempt, Dialog, IconButton } from '../parts/controls.tsx'
 import { formatNumber, formatSize } from '../parts/formats.ts'
-import { Button } from '../parts/forms.tsx'
+import { Button, Select } from '../parts/forms.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { Card, Fault, joinFacts } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
@@ -121,18 +121,12 @@ function SearchModel() {
   }
   if (names.length === 1) return null
   return (
-    <label>
-      {t.capabilities.embedding}
-      <select
-        class="field"
-        value={version.split(' ', 1)[0]}
-        onChange={event => (searchModel.value = event.currentTarget.value)}
-      >
-        {names.map(name => (
-          <option key={name}>{name}</option>
-        ))}
-      </select>
-    </label>
+    <Select
+      label={t.capabilities.embedding}
+      value={version.split(' ', 1)[0]}
+      options={names.map(name => [name, name])}
+      onChange={event => (searchModel.value = event.currentTarget.value)}
+    />
   )
 }
 

@@ -1,6 +1,6 @@
 import type { Signal } from '@preact/signals'
 import { useEffect, useLayoutEffect, useState } from 'preact/hooks'
-import { ConfirmDialog } from '../parts/controls.tsx'
+import { confirm } from '../parts/controls.tsx'
 import type { IconName } from '../parts/icons.tsx'
 import { type Option, useOptions } from '../parts/option-list.tsx'
 import { exportChats, exportMarkdown } from '../state/chat-files.ts'
@@ -34,7 +34,7 @@ export function SlashMenu(props: {
   const { id, chat, text, field } = props
   const t = texts.value
   const [isDismissed, setDismissed] = useState(false)
-  const [dialog, setDialog] = useState<'settings' | 'prompts' | 'clear' | SavedPrompt | undefined>(undefined)
+  const [dialog, setDialog] = useState<'settings' | 'prompts' | SavedPrompt | undefined>(undefined)
   const isOpen = props.isOpen && !isDismissed
   const words = text.value.slice(1).toLowerCase()
   useEffect(() => setDismissed(false), [props.isOpen])
@@ -44,10 +44,14 @@ export function SlashMenu(props: {
     text.value = said
     setTimeout(() => field.current?.focus())
   }
+  const clear = async () => {
+    const messages = messagesOf(chat!)
+    for (const message of messages.values()) if (!messages.has(message.parent ?? '')) await deleteMessage(message)
+  }
   const opened = chats.value.get(chat ?? '')
   const forChat: Command[] = opened
     ? [
-        ['clear', 'trash', t.clear, () => setDialog('clear')],
+        ['clear', 'trash', t.clear, () => confirm(t.clear, t.clearText, t.delete, clear)],
         ['export', 'download', t.saveMarkdown, () => exportMarkdown(opened, t.you)],
         ['export-json', 'download', t.saveJson, () => exportChats(opened.id)]
       ]
@@ -91,10 +95,6 @@ export function SlashMenu(props: {
     setDialog(undefined)
     field.current?.focus()
   }
-  const clear = async () => {
-    const messages = messagesOf(chat!)
-    for (const message of messages.values()) if (!messages.has(message.parent ?? '')) await deleteMessage(message)
-  }
   return (
     <>
       {isOpen && found.length === 0 && <p class="slash-list menu-note">{t.noCommand}</p>}
@@ -103,9 +103,6 @@ export function SlashMenu(props: {
         <ChatSettings model={props.model} settings={props.settings} onSave={props.onSettings} onClose={close} />
       )}
       {dialog === 'prompts' && <PromptsDialog onClose={close} />}
-      {dialog === 'clear' && (
-        <ConfirmDialog title={t.clear} text={t.clearText} action={t.delete} onConfirm={clear} onClose={close} />
-      )}
       {typeof dialog === 'object' && <FillDialog prompt={dialog} onFilled={insert} onClose={close} />}
     </>
   )

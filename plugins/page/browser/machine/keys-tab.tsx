@@ -1,8 +1,8 @@
 import { useState } from 'preact/hooks'
 import type { Role } from '../../../../core/http/roles.ts'
-import { attempt, ConfirmDialog, CopyButton, Dialog } from '../parts/controls.tsx'
+import { attempt, CopyButton, confirm, Dialog } from '../parts/controls.tsx'
 import { formatAgo } from '../parts/formats.ts'
-import { Actions, Button, Field, type FieldText, Form, wordsIn } from '../parts/forms.tsx'
+import { Actions, Button, Field, type FieldText, Form, Select, wordsIn } from '../parts/forms.tsx'
 import { Card, Fault } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
@@ -30,7 +30,6 @@ export function KeysTab() {
   const { reply, fault, again } = useReply<{ required: boolean; keys: KeyRecord[] }>('api/keys')
   const [made, setMade] = useState<MadeKey | undefined>(undefined)
   const [isNew, setNew] = useState(false)
-  const [revoked, setRevoked] = useState('')
   if (fault) return <Fault text={fault.message} />
   if (!reply) return null
   const pathOf = (name: string) => `api/keys/${encodeURIComponent(name)}`
@@ -56,11 +55,15 @@ export function KeysTab() {
             models?.join(', '),
             limits?.requests_per_minute && fill(t.perMinute, { count: limits.requests_per_minute })
           ]
+          const revoke = () =>
+            confirm(fill(t.revokeTitle, { name }), t.revokeText, t.revoke, () =>
+              change(() => ask('DELETE', pathOf(name)))
+            )
           const replace = async () => setMade(await ask<MadeKey>('POST', `${pathOf(name)}/rotate`))
           const actions = (
             <>
               <Button onClick={() => change(replace)} text={t.replaceKey} />
-              <Button kind="danger" onClick={() => setRevoked(name)} text={t.revoke} />
+              <Button kind="danger" onClick={revoke} text={t.revoke} />
             </>
           )
           return <Card key={name} title={name} facts={facts} actions={actions} />
@@ -86,15 +89,6 @@ export function KeysTab() {
           </p>
         </Dialog>
       )}
-      {revoked !== '' && (
-        <ConfirmDialog
-          title={fill(t.revokeTitle, { name: revoked })}
-          text={t.revokeText}
-          action={t.revoke}
-          onClose={() => setRevoked('')}
-          onConfirm={() => change(() => ask('DELETE', pathOf(revoked)))}
-        />
-      )}
     </>
   )
 }
@@ -114,16 +108,7 @@ function NewKey({ onMade }: { onMade: (key: MadeKey) => void }) {
   return (
     <Form class="form" onSubmit={make}>
       <Field label={t.name} name="name" required autocomplete="off" />
-      <label>
-        {t.role}
-        <select class="field" name="role">
-          {Object.entries(t.roles).map(([role, name]) => (
-            <option key={role} value={role}>
-              {name}
-            </option>
-          ))}
-        </select>
-      </label>
+      <Select label={t.role} name="role" options={Object.entries(t.roles)} />
       <Field label={t.onlyModels} name="models" autocomplete="off" />
       <Field label={t.requestsPerMinute} name="requests" type="number" min="1" />
       <Actions>

@@ -1,6 +1,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import type { ServerLogLine } from '../../../../core/contracts/native-records.ts'
 import { SearchField } from '../parts/controls.tsx'
+import { Select } from '../parts/forms.tsx'
 import { Fault } from '../parts/layout.tsx'
 import { type ApiError, send, streamOf } from '../state/api.ts'
 import { engines, models } from '../state/server-state.ts'
@@ -34,26 +35,21 @@ export function LogsTab() {
   return (
     <div class="form">
       <div class="row">
-        <label class="row grow">
-          {t.source}
-          <select class="field grow" value={model} onChange={event => setModel(event.currentTarget.value)}>
-            <option value="">{t.serverItself}</option>
-            {names.map(name => (
-              <option key={name}>{name}</option>
-            ))}
-          </select>
-        </label>
+        <Select
+          class="row grow"
+          label={t.source}
+          value={model}
+          options={[['', t.serverItself], ...names.map(name => [name, name] as const)]}
+          onChange={event => setModel(event.currentTarget.value)}
+        />
         {model === '' && (
-          <label class="row grow">
-            {t.level}
-            <select class="field grow" value={level} onChange={event => setLevel(event.currentTarget.value)}>
-              {Object.entries(t.levels).map(([name, text]) => (
-                <option key={name} value={name}>
-                  {text}
-                </option>
-              ))}
-            </select>
-          </label>
+          <Select
+            class="row grow"
+            label={t.level}
+            value={level}
+            options={Object.entries(t.levels)}
+            onChange={event => setLevel(event.currentTarget.value)}
+          />
         )}
       </div>
       <SearchField label={t.searchLog} value={wanted} onInput={setWanted} />

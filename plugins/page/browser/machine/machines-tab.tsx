@@ -1,9 +1,9 @@
 import { useEffect, useState } from 'preact/hooks'
 import type { MemberRecord } from '../../../../core/contracts/native-records.ts'
-import { attempt, ConfirmDialog, Dialog } from '../parts/controls.tsx'
+import { attempt, confirm, Dialog } from '../parts/controls.tsx'
 import { formatAgo } from '../parts/formats.ts'
-import { Actions, Button, Field, type FieldText, Form } from '../parts/forms.tsx'
-import { Card, Fault } from '../parts/layout.tsx'
+import { Actions, Button, Field, type FieldText, Form, Select } from '../parts/forms.tsx'
+import { Card, Fault, joinFacts } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
 import { may } from '../state/me.ts'
@@ -34,7 +34,6 @@ export function MachinesTab() {
   const { reply, fault, again } = useReply<LinkReply>('api/link')
   const nodes = useReply<{ members: MemberRecord[] }>('api/cluster')
   const [isLinking, setLinking] = useState(false)
-  const [removed, setRemoved] = useState('')
   const refresh = () => {
     again()
     nodes.again()
@@ -61,35 +60,32 @@ export function MachinesTab() {
       <ul class="plain-list">
         {reply.machines.map(machine => {
           const { name, state, since, address } = machine
+          const remove = () =>
+            confirm(fill(t.removeMachine, { name }), t.removeMachineText, t.remove, () =>
+              change(() => ask('DELETE', pathOf(name)))
+            )
           const facts = [t.machineStates[state], since && formatAgo(Date.parse(since)), address]
           const actions = (
             <>
               {state === 'absent' && machine.can_wake && (
                 <Button onClick={() => change(() => ask('POST', `${pathOf(name)}/wake`))} text={t.wakeMachine} />
               )}
-              {isAdmin && <Button kind="danger" onClick={() => setRemoved(name)} text={t.remove} />}
+              {isAdmin && <Button kind="danger" onClick={remove} text={t.remove} />}
             </>
           )
           return (
             <Card key={name} title={name} facts={facts} actions={actions}>
               <NodeFacts node={members.find(node => node.name === name)} />
               {isAdmin && (
-                <label class="row">
-                  {t.mayHere}
-                  <select
-                    class="field"
-                    value={machine.may}
-                    onChange={({ currentTarget: { value } }) =>
-                      void change(() => ask('PUT', pathOf(name), { body: { may: value } }))
-                    }
-                  >
-                    {Object.entries(t.machineMay).map(([value, text]) => (
-                      <option key={value} value={value}>
-                        {text}
-                      </option>
-                    ))}
-                  </select>
-                </label>
+                <Select
+                  class="row"
+                  label={t.mayHere}
+                  value={machine.may}
+                  options={Object.entries(t.machineMay)}
+                  onChange={({ currentTarget: { value } }) =>
+                    void change(() => ask('PUT', pathOf(name), { body: { may: value } }))
+                  }
+                />
               )}
             </Card>
           )
@@ -112,15 +108,6 @@ export function MachinesTab() {
           />
         </Dialog>
       )}
-      {removed !== '' && (
-        <ConfirmDialog
-          title={fill(t.removeMachine, { name: removed })}
-          text={t.removeMachineText}
-          action={t.remove}
-          onClose={() => setRemoved('')}
-          onConfirm={() => change(() => ask('DELETE', pathOf(removed)))}
-        />
-      )}
     </>
   )
 }
@@ -133,13 +120,11 @@ function NodeFacts({ node }: { node: MemberRecord | undefined }) {
   const { models, loaded, running, queued } = node
   return (
     <p class="quiet">
-      {[
+      {joinFacts([
         plural(t.nodeModels, models.length),
         loaded.length > 0 && fill(t.nodeLoaded, { models: loaded.join(', ') }),
         running + queued > 0 && plural(t.nodeRequests, running + queued)
-      ]
-        .filter(Boolean)
-        .join(' · ')}
+      ])}
     </p>
   )
 }

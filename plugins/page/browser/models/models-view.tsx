@@ -1,5 +1,5 @@
 import { useState } from 'preact/hooks'
-import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify, SearchField } from '../parts/controls.tsx'
+import { attempt, confirm, Dialog, Menu, MenuItem, notify, SearchField } from '../parts/controls.tsx'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { Button } from '../parts/forms.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
@@ -76,7 +76,7 @@ function revisionsText(fault: ApiError | undefined): string {
 
 function ModelLine({ model }: { model: ModelState }) {
   const t = texts.value
-  const [open, setOpen] = useState<'' | 'details' | 'settings' | 'deleting'>('')
+  const [open, setOpen] = useState<'' | 'details' | 'settings'>('')
   const close = () => setOpen('')
   const { name, capabilities, details, failure, size } = model
   const remote = remotePlace(model)
@@ -90,6 +90,11 @@ function ModelLine({ model }: { model: ModelState }) {
   ]
   const load = () => attempt(() => ask('POST', 'api/load', { body: { model: name, stream: false } }))
   const unload = () => attempt(() => ask('POST', 'api/stop', { body: { model: name } }))
+  const remove = () => {
+    const work = () => attempt(() => ask('DELETE', 'api/delete', { body: { model: name } }))
+    const text = fill(t.deleteModelText, { size: formatSize(size) })
+    confirm(fill(t.deleteModelTitle, { model: name }), text, t.delete, work)
+  }
   const makeDefault = async () => {
     const isDone = await attempt(() => ask('POST', 'api/default', { body: { model: name } }))
     if (isDone) notify(fill(t.isDefault, { model: name }))
@@ -122,9 +127,7 @@ function ModelLine({ model }: { model: ModelState }) {
             {may('operator') && !remote && name.includes(':') && (
               <MenuItem onSelect={makeDefault} text={t.makeDefault} />
             )}
-            {may('operator') && !remote && (
-              <MenuItem icon="trash" danger onSelect={() => setOpen('deleting')} text={t.delete} />
-            )}
+            {may('operator') && !remote && <MenuItem icon="trash" danger onSelect={remove} text={t.delete} />}
           </>
         )}
       </Menu>
@@ -151,15 +154,6 @@ function ModelLine({ model }: { model: ModelState }) {
         <Dialog title={`${t.settings}: ${name}`} onClose={close}>
           <ModelSettingsForm name={name} onDone={close} />
         </Dialog>
-      )}
-      {open === 'deleting' && (
-        <ConfirmDialog
-          title={fill(t.deleteModelTitle, { model: name })}
-          text={fill(t.deleteModelText, { size: formatSize(size) })}
-          action={t.delete}
-          onClose={close}
-          onConfirm={() => attempt(() => ask('DELETE', 'api/delete', { body: { model: name } }))}
-        />
       )}
     </Card>
   )

@@ -1,6 +1,7 @@
 import { signal } from '@preact/signals'
 import { type ComponentChildren, createContext } from 'preact'
-import { useContext, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { useContext, useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { route } from '../state/route.ts'
 import { texts } from '../texts/texts.ts'
 import { Actions, Button, type ButtonProps } from './forms.tsx'
 import { Icon, type IconName } from './icons.tsx'
@@ -285,26 +286,39 @@ export function Note({ text }: { text: string }) {
   )
 }
 
-/** Asks for confirmation of something that cannot be undone. */
-export function ConfirmDialog(props: {
+interface Confirmation {
   title: string
   text: string
   action: string
-  onConfirm: () => unknown
-  onClose: () => void
-}) {
+  work: () => unknown
+}
+
+/** What the user is asked to confirm. */
+const confirmation = signal<Confirmation | undefined>(undefined)
+
+/** Asks for confirmation of something that cannot be undone. @param action text of the button that does it */
+export function confirm(title: string, text: string, action: string, work: () => unknown): void {
+  confirmation.value = { title, text, action, work }
+}
+
+export function ConfirmDialog() {
+  // Another view may be shown meanwhile.
+  useEffect(() => close, [route.value])
+  const close = () => (confirmation.value = undefined)
+  if (!confirmation.value) return null
+  const { title, text, action, work } = confirmation.value
   return (
-    <Dialog title={props.title} onClose={props.onClose} class="dialog-small">
-      <p>{props.text}</p>
+    <Dialog title={title} onClose={close} class="dialog-small">
+      <p>{text}</p>
       <Actions>
-        <Button onClick={props.onClose} text={texts.value.cancel} />
+        <Button onClick={close} text={texts.value.cancel} />
         <Button
           kind="danger"
           onClick={() => {
-            props.onConfirm()
-            props.onClose()
+            void work()
+            close()
           }}
-          text={props.action}
+          text={action}
         />
       </Actions>
     </Dialog>

@@ -1,4 +1,4 @@
-import type { ComponentChildren, InputHTMLAttributes, Ref, TextareaHTMLAttributes } from 'preact'
+import type { ComponentChildren, InputHTMLAttributes, Ref, TargetedEvent, TextareaHTMLAttributes } from 'preact'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { Icon, type IconName } from './icons.tsx'
 
@@ -100,6 +100,32 @@ export function TextField({ label, ...area }: Labelled<TextareaHTMLAttributes<HT
     <label>
       {label}
       <textarea class="field" {...area} />
+    </label>
+  )
+}
+
+interface SelectProps {
+  label: string
+  /** Values with their texts. */
+  options: readonly (readonly [value: string, text: string])[]
+  /** Class of the label. */
+  class?: string
+  name?: string
+  value?: string | undefined
+  onChange?: (event: TargetedEvent<HTMLSelectElement>) => void
+}
+
+export function Select({ label, options, class: own, ...select }: SelectProps) {
+  return (
+    <label class={own}>
+      {label}
+      <select class="field grow" {...select}>
+        {options.map(([value, text]) => (
+          <option key={value} value={value}>
+            {text}
+          </option>
+        ))}
+      </select>
     </label>
   )
 }

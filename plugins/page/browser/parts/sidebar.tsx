@@ -22,7 +22,7 @@ import {
 import { go, linkTo, route } from '../state/route.ts'
 import { pulls, speechModel } from '../state/server-state.ts'
 import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
-import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, onEscape, SearchField } from './controls.tsx'
+import { attempt, confirm, IconButton, Menu, MenuItem, notify, onEscape, SearchField } from './controls.tsx'
 import { formatNumber } from './formats.ts'
 import { Form } from './forms.tsx'
 import type { Found, FoundChat } from './found-chats.tsx'
@@ -269,16 +269,16 @@ function lineOf(chat: Chat, found?: FoundChat): ComponentChild {
 
 function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined }) {
   const t = texts.value
-  const [state, setState] = useState<'' | 'renaming' | 'deleting'>('')
+  const [isRenaming, setRenaming] = useState(false)
   const title = chat.title || t.untitled
   // Computed per line, so that opening a chat updates only the affected lines out of a thousand.
   const isCurrent = useComputed(() => route.value[0] === 'chat' && route.value[1] === chat.id).value
-  if (state === 'renaming') {
+  if (isRenaming) {
     return (
       <li>
         <Form
           onSubmit={text => {
-            setState('')
+            setRenaming(false)
             return text('title') && changeChat(chat.id, { title: text('title'), named: true })
           }}
         >
@@ -288,13 +288,18 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
             aria-label={t.rename}
             defaultValue={chat.title}
             ref={field => field?.focus()}
-            onKeyDown={onEscape(() => setState(''))}
-            onBlur={() => setState('')}
+            onKeyDown={onEscape(() => setRenaming(false))}
+            onBlur={() => setRenaming(false)}
           />
         </Form>
       </li>
     )
   }
+  const remove = () =>
+    confirm(t.deleteChatTitle, fill(t.deleteChatText, { title }), t.delete, () => {
+      if (isCurrent) go(['chat'], true)
+      return deleteEverywhere(chat.id)
+    })
   return (
     <li class={`chat-line ${isCurrent ? 'is-current' : ''}`}>
       <a
@@ -316,7 +321,7 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
               onSelect={() => changeChat(chat.id, { pinned: !chat.pinned })}
               text={chat.pinned ? t.unpin : t.pin}
             />
-            <MenuItem icon="edit" onSelect={() => setState('renaming')} text={t.rename} />
+            <MenuItem icon="edit" onSelect={() => setRenaming(true)} text={t.rename} />
             <p class="menu-note">{t.moveTo}</p>
             <div class="menu-scroll">
               {projects.value.map(({ id, title }) => (
@@ -333,22 +338,10 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
             <hr />
             <MenuItem icon="download" onSelect={() => exportMarkdown(chat, t.you)} text={t.saveMarkdown} />
             <MenuItem icon="download" onSelect={() => exportChats(chat.id)} text={t.saveJson} />
-            <MenuItem icon="trash" danger onSelect={() => setState('deleting')} text={t.delete} />
+            <MenuItem icon="trash" danger onSelect={remove} text={t.delete} />
           </>
         )}
       </Menu>
-      {state === 'deleting' && (
-        <ConfirmDialog
-          title={t.deleteChatTitle}
-          text={fill(t.deleteChatText, { title })}
-          action={t.delete}
-          onClose={() => setState('')}
-          onConfirm={() => {
-            if (isCurrent) go(['chat'], true)
-            return deleteEverywhere(chat.id)
-          }}
-        />
-      )}
     </li>
   )
 }
