@@ -286,6 +286,7 @@ test('Escape closes dialogs and menus first, then stops the answer', {}, async (
     await answer.getByText('It has begun').waitFor()
     if (place === 'the messages') {
       await page.getByRole('button', { name: 'Chat settings' }).click()
+      await page.getByRole('dialog').waitFor()
       await page.keyboard.press('Escape')
       await page.getByRole('dialog').waitFor({ state: 'hidden' })
       await page.getByRole('button', { name: /^Model:/ }).click()
