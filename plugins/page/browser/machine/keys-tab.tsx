@@ -6,7 +6,6 @@ import { Actions, Button, Field, type FieldText, Form, Select, wordsIn } from '.
 import { Card, Fault } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
-import { lateTexts } from '../texts/late-texts.ts'
 import { fill, texts } from '../texts/texts.ts'
 
 interface KeyRecord {
@@ -26,7 +25,6 @@ interface MadeKey {
 
 export function KeysTab() {
   const t = texts.value
-  const late = lateTexts.value
   const { reply, fault, again } = useReply<{ required: boolean; keys: KeyRecord[] }>('api/keys')
   const [made, setMade] = useState<MadeKey | undefined>(undefined)
   const [isNew, setNew] = useState(false)
@@ -48,8 +46,8 @@ export function KeysTab() {
         {reply.keys.map(({ name, role, created, expires, models, limits, last_used_at: used, last_address }) => {
           const facts = [
             t.roles[role],
-            fill(late.createdAt, { time: formatAgo(Date.parse(created)) }),
-            used ? fill(t.lastUsed, { time: formatAgo(Date.parse(used)) }) : late.neverUsed,
+            fill(t.createdAt, { time: formatAgo(Date.parse(created)) }),
+            used ? fill(t.lastUsed, { time: formatAgo(Date.parse(used)) }) : t.neverUsed,
             used && last_address,
             expires && fill(t.expires, { time: new Date(expires).toLocaleString() }),
             models?.join(', '),

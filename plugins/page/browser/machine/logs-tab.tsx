@@ -5,7 +5,6 @@ import { Select } from '../parts/forms.tsx'
 import { Fault } from '../parts/layout.tsx'
 import { type ApiError, send, streamOf } from '../state/api.ts'
 import { engines, models } from '../state/server-state.ts'
-import { lateTexts } from '../texts/late-texts.ts'
 import { plural, texts } from '../texts/texts.ts'
 
 const MAX_LINES = 2000
@@ -27,7 +26,7 @@ interface Line {
 const LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal']
 
 export function LogsTab() {
-  const t = lateTexts.value
+  const t = texts.value
   const names = [...new Set([...engines.value, ...models.value].map(({ name }) => name))]
   const [model, setModel] = useState('')
   const [level, setLevel] = useState('trace')
@@ -37,7 +36,7 @@ export function LogsTab() {
       <div class="row">
         <Select
           class="row grow"
-          label={t.source}
+          label={t.logOf}
           value={model}
           options={[['', t.serverItself], ...names.map(name => [name, name] as const)]}
           onChange={event => setModel(event.currentTarget.value)}
@@ -45,9 +44,9 @@ export function LogsTab() {
         {model === '' && (
           <Select
             class="row grow"
-            label={t.level}
+            label={t.logLevel}
             value={level}
-            options={Object.entries(t.levels)}
+            options={Object.entries(t.logLevels)}
             onChange={event => setLevel(event.currentTarget.value)}
           />
         )}
@@ -59,7 +58,7 @@ export function LogsTab() {
 }
 
 function Log({ model, level, wanted }: { model: string; level: string; wanted: string }) {
-  const t = lateTexts.value
+  const t = texts.value
   const [lines, setLines] = useState<readonly Line[]>([])
   const [fault, setFault] = useState('')
   const [isFollowing, setFollowing] = useState(true)
@@ -96,7 +95,7 @@ function Log({ model, level, wanted }: { model: string; level: string; wanted: s
       <p class="row">
         <label class="row">
           <input type="checkbox" checked={isFollowing} onChange={event => setFollowing(event.currentTarget.checked)} />
-          {t.follow}
+          {t.followLog}
         </label>
         <span class="quiet">{plural(t.linesShown, shown.length)}</span>
       </p>

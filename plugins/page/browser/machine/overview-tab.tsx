@@ -8,14 +8,12 @@ import { MemoryPools } from '../parts/memory-pools.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { may, me } from '../state/me.ts'
 import { build, engines, gpus, pools, server } from '../state/server-state.ts'
-import { lateTexts } from '../texts/late-texts.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { collectSamples, followHistory, history, LiveChart, type LoadSample, samples } from './live-chart.tsx'
 
 export function OverviewTab() {
   const t = texts.value
-  const late = lateTexts.value
-  const [range, setRange] = useState<keyof typeof late.ranges>('now')
+  const [range, setRange] = useState<keyof typeof t.ranges>('now')
   useEffect(collectSamples, [])
   useEffect(() => (range === 'now' ? undefined : followHistory(range)), [range])
   const all = range === 'now' ? samples : history
@@ -30,7 +28,7 @@ export function OverviewTab() {
     [t.tokensPerSecond, formatNumber(now?.tokens ?? 0, 1), 'tokens'],
     [t.requestsRunning, formatNumber(now?.running ?? 0), 'running'],
     [t.requestsWaiting, formatNumber(now?.waiting ?? 0), 'waiting'],
-    [`${t.memory}: ${late.reserved}`, pools.value.length > 0 ? formatSize(now?.memory ?? 0) : undefined, 'memory'],
+    [`${t.memory}: ${t.reservedMemory}`, pools.value.length > 0 ? formatSize(now?.memory ?? 0) : undefined, 'memory'],
     // The server does not record the sensors.
     [t.gpuTemperature, isLive && temperatures.length > 0 ? temperatures.join(' · ') : undefined, 'temperature'],
     [t.gpuUtilization, isLive && loads.length > 0 ? loads.join(' · ') : undefined, 'utilization']
@@ -54,7 +52,7 @@ export function OverviewTab() {
   ] as const
   return (
     <>
-      {may('operator') && <Choices label={late.range} names={late.ranges} chosen={range} onChoose={setRange} />}
+      {may('operator') && <Choices label={t.timeRange} names={t.ranges} chosen={range} onChoose={setRange} />}
       <div class="charts">
         {charts.map(
           ([title, value, field]) =>

@@ -11,7 +11,6 @@ import { lastModel } from '../state/preferences.ts'
 import { checkRevisions, outdated } from '../state/revisions.ts'
 import { go, linkTo } from '../state/route.ts'
 import { conversions, engines, members, models } from '../state/server-state.ts'
-import { lateTexts } from '../texts/late-texts.ts'
 import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'
 import { Downloads, GetModels } from './get-models.tsx'
 import { ModelDetails } from './model-details.tsx'
@@ -165,7 +164,7 @@ function remotePlace({ name, format, remote_model: remote }: ModelState): string
   const place = remote ?? nodes.map(node => node.name).join(', ')
   return remote === undefined && format !== 'cluster'
     ? undefined
-    : fill(lateTexts.value.remote, { name: place || format })
+    : fill(texts.value.remoteAt, { name: place || format })
 }
 
 function WorkLine({ status, progress }: { status: string; progress: number | undefined }) {
@@ -180,7 +179,6 @@ function WorkLine({ status, progress }: { status: string; progress: number | und
 /** The state of a model's engine: loading progress, or busy slots. */
 function EngineLine({ engine }: { engine: EngineState }) {
   const t = texts.value
-  const late = lateTexts.value
   if (engine.state !== 'loaded') {
     const { progress, status, state, member } = engine
     const text = status ? statusText(status) : labelFor(t.engineStates, state)
@@ -189,7 +187,7 @@ function EngineLine({ engine }: { engine: EngineState }) {
   const { expires_at, mode, running, slots, queued, remote_model: remote } = engine
   const facts = [
     engine.member,
-    remote !== undefined ? late.connected : mode === 'chat' ? t.inMemory : `${t.inMemory} (${mode})`,
+    remote !== undefined ? t.keyInUse : mode === 'chat' ? t.inMemory : `${t.inMemory} (${mode})`,
     engine.memory && `${t.memory} ${formatSize(engine.size)}`,
     fill(t.contextOf, { tokens: formatNumber(engine.context_length) }),
     remote === undefined && fill(t.slots, { running, all: slots }),

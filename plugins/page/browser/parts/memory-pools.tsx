@@ -1,5 +1,4 @@
 import { engines, pools } from '../state/server-state.ts'
-import { lateTexts } from '../texts/late-texts.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { formatSize } from './formats.ts'
 import { Facts, joinFacts, More } from './layout.tsx'
@@ -11,7 +10,7 @@ export const poolName = (pool: string) => (pool === 'host' ? texts.value.hostMem
 
 /** The memory of each pool of this server, in the words that `corral ps` and docs/memory.md use too. */
 export function MemoryPools() {
-  const t = lateTexts.value
+  const t = texts.value
   if (pools.value.length === 0) return null
   const amount = (bytes: number | undefined, word: string) => bytes !== undefined && `${formatSize(bytes)} ${word}`
   return (
@@ -29,7 +28,7 @@ export function MemoryPools() {
           used !== undefined &&
           total !== undefined &&
           fill(t.usedOf, { used: formatSize(used), total: formatSize(total) })
-        const label = joinFacts([amount(reserved, t.reserved), amount(free, t.free), inUse])
+        const label = joinFacts([amount(reserved, t.reservedMemory), amount(free, t.freeMemory), inUse])
         const name = poolName(pool)
         const widthOf = (size: number) => ({ width: `${Math.min(100, (100 * size) / whole)}%` })
         return (
@@ -51,9 +50,9 @@ export function MemoryPools() {
       <More title={t.memoryWords} class="quiet">
         <Facts
           facts={[
-            [t.reserved, t.reservedMeans],
-            [t.free, t.freeMeans],
-            [t.used, t.usedMeans]
+            [t.reservedMemory, t.reservedMeans],
+            [t.freeMemory, t.freeMeans],
+            [t.usedMemory, t.usedMeans]
           ]}
         />
       </More>

@@ -1,6 +1,5 @@
 import { useEffect, useState } from 'preact/hooks'
 import type { ModelPreview } from '../../../../core/contracts/native-records.ts'
-import { lateTexts } from '../texts/late-texts.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { formatDuration, formatNumber, formatSize } from './formats.ts'
 import { Button } from './forms.tsx'
@@ -92,10 +91,10 @@ export function SettingFields(props: {
   useEffect(() => setRefusedAt(given), [refusal])
   const refused = fault?.message ?? (refusedAt === given ? refusal : '')
   const wrong = settingIn(refused, names)
-  const t = lateTexts.value
+  const t = texts.value
   return (
     <>
-      {isElsewhere && <p class="quiet">{t.elsewhere}</p>}
+      {isElsewhere && <p class="quiet">{t.remoteSettings}</p>}
       <div class="settings">
         {names.map(name =>
           isElsewhere && OF_ENGINES.includes(name) ? (
@@ -122,7 +121,7 @@ export function SettingFields(props: {
 function limitText(name: SettingName, given: string, reply: ModelPreview | undefined): string | undefined {
   const limit = reply?.limited?.[name as 'num_ctx']
   // The reply may be about an earlier value.
-  return limit && Number(given) > limit ? fill(lateTexts.value.limitedTo, { value: formatNumber(limit) }) : undefined
+  return limit && Number(given) > limit ? fill(texts.value.limitedTo, { value: formatNumber(limit) }) : undefined
 }
 
 function SettingField(props: {
@@ -134,8 +133,8 @@ function SettingField(props: {
   fault: string | undefined
 }) {
   const { name, given, onInput, origin, reply, fault } = props
-  const t = lateTexts.value
-  const { label, help } = t.settings[name]
+  const t = texts.value
+  const { label, help } = t.settingTexts[name]
   const { flag, choices, ...limits }: Rule = RULES[name]
   const layer = reply?.options[name]?.find(({ from }) => from !== origin)
   const value = layer && valueText(name, layer.value)
@@ -185,7 +184,7 @@ function SettingField(props: {
             ) : (
               <>
                 <strong>{t.origins[origin]}</strong>
-                <Button onClick={() => onInput('')} text={fill(t.reset, { value: `${value} (${source})` })} />
+                <Button onClick={() => onInput('')} text={fill(t.resetTo, { value: `${value} (${source})` })} />
               </>
             )}
           </p>
@@ -197,17 +196,17 @@ function SettingField(props: {
 }
 
 function valueText(name: SettingName, value: unknown): string {
-  const t = lateTexts.value
+  const t = texts.value
   if (typeof value === 'boolean') return value ? texts.value.yes : texts.value.no
   if (typeof value !== 'number') return String(value)
-  const special = { n_gpu_layers: t.automatic, max_tokens: t.unlimited, seed: t.random, keep_alive: t.never }
+  const special = { n_gpu_layers: t.automatic, max_tokens: t.unlimited, seed: t.randomValue, keep_alive: t.neverEnds }
   if (value < 0 && Object.hasOwn(special, name)) return special[name as 'seed']
   return name === 'keep_alive' ? formatDuration(value * 1000) : formatNumber(value, 3)
 }
 
 /** What the model would take, and the difference to the saved settings. */
 function MemoryNeed({ reply: { size, memory = {}, fits } }: { reply: ModelPreview }) {
-  const t = lateTexts.value
+  const t = texts.value
   const [before] = useState(size)
   if (size === undefined || !fits) return <p class="quiet">{t.memoryUnknown}</p>
   const change = size - (before ?? size)
