@@ -24,6 +24,7 @@ const HIDDEN = [
   'GET /ollama/v1/*',
   'GET /page/:file',
   'GET /page/manifest.webmanifest',
+  'GET /page/service-worker.js',
   'GET /v1/realtime'
 ]
 
