@@ -52,7 +52,7 @@ const programs = Object.entries(LIARS).map(
 )
 const corral = await startCorral(t, {
   config: `${section}mcp:
-  call_timeout: 1s
+  call_timeout: 4s
   start_timeout: 3s
   max_result: 1KiB
   servers:
@@ -117,7 +117,7 @@ t.test('servers that do not answer, list without end or redirect are unavailable
 t.test('a call that hangs or whose server dies fails alone, and the server starts again', async t => {
   t.match(await call('silent', 'wait'), {
     status: 200,
-    body: { failed: true, output: 'The call failed: it took longer than 1 s and was cancelled.' }
+    body: { failed: true, output: 'The call failed: it took longer than 4 s and was cancelled.' }
   })
   t.match(await call('dying', 'die'), { status: 200, body: { failed: true, output: /^The call failed: / } })
   t.equal((await list('thief')).status, 200)
