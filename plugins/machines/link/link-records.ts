@@ -22,7 +22,7 @@ const Port = Type.Integer({ minimum: 1, maximum: 65_535 })
 
 /** What a machine tells another one about itself. */
 export const AboutSchema = Type.Object({
-  name: Type.String({ pattern: MACHINE_NAME }),
+  machine: Type.String({ pattern: MACHINE_NAME, description: 'Its name' }),
   port: Port,
   addresses: Addresses,
   /** MAC addresses, for Wake-on-LAN. */
@@ -38,7 +38,8 @@ export const IntroductionSchema = Type.Object({
 export type Introduction = Static<typeof IntroductionSchema>
 
 export const MachineSchema = Type.Object({
-  ...IntroductionSchema.properties,
+  ...Type.Omit(IntroductionSchema, ['machine']).properties,
+  name: Type.String({ pattern: MACHINE_NAME }),
   id: Type.String(),
   may: Type.Enum([...PERMISSIONS]),
   linked_at: Time()

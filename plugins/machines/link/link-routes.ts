@@ -66,7 +66,7 @@ export function linkRoutes(app: FastifyInstance, links: () => Promise<Links>): v
     response: { 200: json('The machines', LinkSchema) },
     handler: async () => {
       const open = await links()
-      const { name, port, addresses } = open.about()
+      const { machine: name, port, addresses } = open.about()
       const code = open.code()
       return {
         ...{ name, port, addresses },

@@ -59,7 +59,7 @@ export async function openLinkStore(home: string) {
       throw new CorralError('machine_not_found', message, { param: 'name' })
     },
     /** Adds a machine, or replaces what was known about it. Keeps its permissions and, if possible, its name. */
-    async add({ name, ...introduced }: Introduction): Promise<Machine> {
+    async add({ machine: name, ...introduced }: Introduction): Promise<Machine> {
       const id = machineId(introduced.certificate)
       const known = machines.find(machine => machine.id === id)
       if (!known && machines.length >= MAX_MACHINES) {

@@ -228,7 +228,7 @@ export function describeMachine(name: string, port: number): About {
   const own = hostname().replace(/\..*$/, '').slice(0, 64)
   const given = name === '' ? own : name
   return {
-    name: new RegExp(MACHINE_NAME).test(given) ? given : 'corral',
+    machine: new RegExp(MACHINE_NAME).test(given) ? given : 'corral',
     port,
     addresses: latestAddresses(...ordered.map(({ address }) => address)),
     macs: [...macs].slice(0, 16)

@@ -80,7 +80,7 @@ export async function startTlsServer(t: Test, launcher: string[], { certificate,
     require('node:https').createServer({ cert, key, requestCert: true, rejectUnauthorized: false }, (request, response) => {
       console.log(request.method + ' ' + request.url)
       response.writeHead(200, { 'content-type': 'application/json' })
-      response.end(JSON.stringify({ name: 'liar', port: 11436, addresses: [], macs: [] }))
+      response.end(JSON.stringify({ machine: 'liar', port: 11436, addresses: [], macs: [] }))
     }).listen(11436, '0.0.0.0', () => console.log('ready'))`
   const [command, ...words] = [...launcher, process.execPath, '-e', program]
   const child = spawn(command!, words, { cwd: folder, stdio: ['ignore', 'pipe', 'inherit'] })
