@@ -111,7 +111,10 @@ test(
     state.rename = 'main-22222222.js'
     // The open tab has the old version, whose files the server no longer has.
     await page.evaluate('navigator.serviceWorker.getRegistration().then(registration => registration.update())')
-    await until('both versions', async () => (await caches(page)).length === 2)
+    await until('both versions are complete', async () => {
+      const whole = (await caches(page)).filter(([, paths]) => paths.includes('/'))
+      return whole.length === 2
+    })
     t.equal(await page.evaluate(`fetch('./page/${mainName}').then(({ status }) => status)`), 200)
     const next = await context.newPage()
     await next.goto(url)
