@@ -120,7 +120,7 @@ export function readSettings(
   }
 }
 
-/** A value of an option, and where it is set: by corral, under `defaults`, in the model, or in its own section. */
+/** A value of an option and its source: corral, `defaults`, the model, or the model's own section. */
 export interface OptionLayer {
   value: unknown
   from: 'default' | 'config' | 'model' | 'settings'

@@ -198,11 +198,11 @@ declare module './engines.ts' {
     /** Settings that may make a model faster, most important first. Each value includes the `given` settings. */
     tunables?(spec: EngineSpec, given: TrialSettings): Promise<Tunable[]>
     /**
-     * As `estimate`, but starts no work: undefined if a conversion, a build or an RPC worker is needed first.
+     * Like `estimate`, but does not start any work. Returns undefined if a conversion, a build or an RPC worker is needed first.
      * @param usual the options that its engines usually have; an earlier measurement of them counts
      */
     preview?(spec: EngineSpec, usual: LoadOptions, signal: AbortSignal): Promise<MemoryEstimate | undefined>
-    /** As `Engines.used`, of its own pools. */
+    /** Like `Engines.used`, but only for the provider's own pools. */
     used?(): Promise<PoolsInUse>
     /** As `Engines.checkTemplate`. */
     checkTemplate?(template: string, signal: AbortSignal): Promise<void>
@@ -216,7 +216,7 @@ declare module './engines.ts' {
   interface Engines {
     /** Checks a model's chat template with the engines that will use it. @throws CorralError `invalid_request` */
     checkTemplate(template: string, signal: AbortSignal): Promise<void>
-    /** Memory in use now by all programs of the machine, by pool; only pools whose memory is known. */
+    /** Memory that all programs of the machine use now, by pool. Pools of unknown size are left out. */
     used(): Promise<PoolsInUse>
     /** Request options that at least one engine knows; undefined if no provider lists its options. */
     knownOptions(): ReadonlySet<string> | undefined

@@ -21,7 +21,7 @@ export interface KnownMember {
   isGuest?: boolean
 }
 
-/** Certificates in PEM: the only one that the other machine may show, and this machine's own with its key. */
+/** Certificates in PEM. Only a machine with the certificate `ca` is accepted. `cert` and `key` identify this machine. */
 export interface PinnedTls {
   ca: string
   cert: string

@@ -124,7 +124,7 @@ export class ServerCertificate {
   }
 }
 
-/** As `ServerCertificate.encrypt`. @param options asked for when the client begins the handshake */
+/** Like `ServerCertificate.encrypt`. @param options called when the client begins the handshake */
 export function encryptConnection(raw: Socket, options: () => TLSSocketOptions, ready: (socket: TLSSocket) => void) {
   const limit = setTimeout(() => raw.destroy(), HANDSHAKE_LIMIT)
   const end = () => clearTimeout(limit)

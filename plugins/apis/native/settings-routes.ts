@@ -54,7 +54,10 @@ export function settingsRoutes(app: FastifyInstance, { catalog, config, schedule
   route('POST /models/preview', 'previewModel', 'Show the options of a model, and what it would take with others', {
     audited: false,
     body: Titled('PreviewRequest', { ...named, options, keep_alive }),
-    response: json('The options in force without those of the request, and the memory with them', ModelPreviewSchema),
+    response: json(
+      'The options in force, and the memory that the model would take with the options of the request',
+      ModelPreviewSchema
+    ),
     errors: [...FILE_ERRORS, 'invalid_option', 'unsupported_capability'],
     handler: async ({ body, caller }): Promise<ModelPreview> => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))

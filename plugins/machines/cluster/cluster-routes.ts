@@ -333,7 +333,7 @@ export function pullRoute(
 
   route('POST /api/cluster/fetch', 'fetchFromMember', 'Copy a model of a member to this server', {
     role: 'operator',
-    description: 'Needs no hub and no internet access. Each file is checked by its digest.',
+    description: 'Works without a hub and without internet access. Each file is checked by its digest.',
     body: Loose(
       { ...Fields, model: Type.String({ minLength: 1, description: 'Its name here' }) },
       { title: 'MemberFetch' }

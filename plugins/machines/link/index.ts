@@ -19,13 +19,13 @@ export default definePlugin({
         default: '',
         pattern: `^$|${MACHINE_NAME}`,
         title: 'a name of at most 64 letters, digits and . _ -',
-        description: "This machine's name for others; empty means its host name"
+        description: "This machine's name for others; the host name if empty"
       }),
       port: Type.Integer({
         default: 11_436,
         minimum: 0,
         maximum: 65_535,
-        description: 'Where linked machines connect, by TLS with pinned certificates; 0 uses any free port'
+        description: 'Port for linked machines, which use TLS with pinned certificates; 0 uses any free port'
       }),
       discovery: Type.Boolean({
         default: true,

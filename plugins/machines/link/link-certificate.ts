@@ -71,7 +71,7 @@ export function createIdentity(): Identity {
   }
 }
 
-/** Identifies a machine: 32 hex digits, derived from its certificate. @throws Error if that is no certificate */
+/** Identifies a machine: 32 hex digits, derived from its certificate. @throws Error if it is not a certificate */
 export const machineId = (certificate: string | Buffer) =>
   hash('sha256', new X509Certificate(certificate).raw).slice(0, 32)
 

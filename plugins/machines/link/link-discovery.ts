@@ -20,7 +20,7 @@ export function openDiscovery(log: Pick<FastifyBaseLogger, 'warn'>) {
   // One broken network interface must not end anything: machines can also be named.
   const fault = (error: Error) => log.warn({ reason: error.message }, 'machines cannot be found in the network')
   const mdns = new Bonjour({}, fault)
-  // Its types hide the socket, whose errors would otherwise end the process.
+  // Errors of this socket would end the process. The library's types hide it.
   const { server } = mdns as unknown as { server: { mdns: EventEmitter } }
   server.mdns.on('error', fault)
   const stops = new Map<string, () => void>()

@@ -10,7 +10,7 @@ import { machineId } from './link-certificate.ts'
 import { type Machine, mayRequest, PAIR_PATH, setSender } from './link-records.ts'
 import type { LinkStore } from './link-store.ts'
 
-/** Where linked machines connect. Their certificates identify them; other machines can only be linked. */
+/** A listener for linked machines, which it identifies by their certificates. Other machines can only pair. */
 export type LinkDoor = Awaited<ReturnType<typeof openLinkDoor>>
 
 /** @throws the error of listening */

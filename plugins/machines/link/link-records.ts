@@ -53,7 +53,7 @@ export const originOf = (address: string, port: number) =>
 /** Returns addresses without duplicates, the first ones first. */
 export const latestAddresses = (...addresses: readonly string[]) => [...new Set(addresses)].slice(0, MAX_ADDRESSES)
 
-/** Requests of machines with a permission, besides those of lower ones. */
+/** Requests that each permission allows, in addition to the lower permissions. */
 const ALLOWED: Record<Exclude<Permission, 'administer'>, RegExp> = {
   ask: /^(GET \/api\/events|POST \/api\/cluster\/(ask|describe|tickets|tickets\/redeem)|(GET|HEAD) \/api\/cluster\/files\/[0-9a-f]{64}|POST \/api\/link\/hello)$/,
   pull: /^(POST \/api\/(pull|load|stop|cluster\/copy)|(GET|POST) \/api\/pulls(\/.*)?|GET \/api\/(tags|ps|version))$/

@@ -17,18 +17,18 @@ const LinkedMachineSchema = Described('LinkedMachine', 'Another computer of the 
   id: Text('Derived from its certificate'),
   may: MayField,
   state: Type.Enum(['here', 'absent', 'refused'], {
-    description: 'refused: it is there, but is no longer linked to this machine'
+    description: 'refused: it answers, but is no longer linked to this machine'
   }),
   since: Type.Optional(Time('When this state began')),
   reason: Type.Optional(Text('Why it is absent')),
-  address: Type.Optional(Text('Where it is reached')),
+  address: Type.Optional(Text('Its current address')),
   can_wake: Flag('Whether Wake-on-LAN packets can be sent to it'),
   linked_at: Time()
 })
 
 const LinkSchema = Titled('Link', {
   name: Text('The name of this machine for others'),
-  port: Integer('Where linked machines connect'),
+  port: Integer('Port for linked machines'),
   addresses: Texts('Of this machine'),
   code: Type.Optional(Loose({ expires_at: Time() }, { description: 'Present while this machine shows a code' })),
   machines: Type.Array(LinkedMachineSchema)
@@ -62,7 +62,7 @@ export function linkRoutes(app: FastifyInstance, links: () => Promise<Links>): v
 
   route('GET /api/link', 'getLink', 'Show the linked machines', {
     role: 'operator',
-    description: 'Models of machines that are here are listed and answered like those of this machine.',
+    description: 'Models of reachable machines are listed and answered like local models.',
     response: { 200: json('The machines', LinkSchema) },
     handler: async () => {
       const open = await links()
@@ -91,14 +91,14 @@ export function linkRoutes(app: FastifyInstance, links: () => Promise<Links>): v
 
   route('DELETE /api/link/code', 'endLinkCode', 'Cancel the code', {
     role: 'admin',
-    response: { 200: json('There is no code any more', Done('success')) },
+    response: { 200: json('The code is cancelled', Done('success')) },
     handler: async () => {
       await (await links()).endCode()
       return { status: 'success' as const }
     }
   })
 
-  route('POST /api/link/join', 'joinLink', 'Link this machine to the one that shows a code', {
+  route('POST /api/link/join', 'joinLink', 'Link this machine to the machine with this code', {
     role: 'admin',
     body: Titled('JoinLink', {
       code: Type.String({ minLength: 1, maxLength: 100 }),
@@ -159,14 +159,16 @@ export function linkRoutes(app: FastifyInstance, links: () => Promise<Links>): v
   function requireSender({ raw }: FastifyRequest) {
     const sender = senderOf(raw)
     if (sender) return sender
-    const message = 'Only other corrals use this, where linked machines connect. Link machines with: corral link'
+    const message =
+      'This route is only for other corrals, at the port for linked machines. Link machines with: corral link'
     throw new CorralError('route_not_found', message)
   }
 
   route('POST /api/link/pair', 'pairMachines', 'Prove the code, and exchange certificates', {
     role: 'anyone',
     audited: false,
-    description: 'For other corrals, where linked machines connect: the two messages of OPAQUE (RFC 9807).',
+    description:
+      'Other corrals call this at the port for linked machines. It takes the two messages of OPAQUE (RFC 9807).',
     body: PairSchema,
     response: { 200: json('The answer', Loose({}, { title: 'PairAnswer' })) },
     errors: [...DISK_ERRORS, ...errorCodes('pairing_code_wrong route_not_found')],
@@ -177,10 +179,10 @@ export function linkRoutes(app: FastifyInstance, links: () => Promise<Links>): v
     }
   })
 
-  route('POST /api/link/hello', 'greetMachine', 'Tell a linked machine the own address', {
+  route('POST /api/link/hello', 'greetMachine', 'Exchange addresses with a linked machine', {
     role: 'operator',
     audited: false,
-    description: 'For other corrals, where linked machines connect.',
+    description: 'Other corrals call this at the port for linked machines.',
     body: AboutSchema,
     response: { 200: json('The addresses of this machine', AboutSchema) },
     errors: errorCodes('route_not_found'),

@@ -159,7 +159,7 @@ export async function openLinks({ app, home, options, cluster, ended, log }: Lin
       await endCode()
       return { sealed }
     },
-    /** Links this machine to the one that shows a code. @throws CorralError */
+    /** Links this machine to the machine that shows the code. @throws CorralError */
     async join(text: string, at: Announced | undefined): Promise<Machine> {
       const code = parseCode(text)
       joining++

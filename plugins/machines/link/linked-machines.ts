@@ -18,7 +18,7 @@ import {
 } from './link-records.ts'
 import type { LinkStore } from './link-store.ts'
 
-/** Milliseconds between two visits to a machine that is here, and to one that is absent: at first, and at most. */
+/** Milliseconds between two visits to a reachable machine, and to an absent machine (first and maximum). */
 const VISIT_MS = 15_000
 const FIRST_RETRY_MS = 2000
 const MAX_RETRY_MS = 60_000
@@ -48,7 +48,7 @@ interface LinkedMachinesOptions {
   log: Pick<FastifyBaseLogger, 'info' | 'warn'>
 }
 
-/** The addresses of linked machines: visits each regularly, wherever it was seen last, and reports those that answer. */
+/** Visits each linked machine regularly at its latest address, and reports the machines that answer to the cluster. */
 export class LinkedMachines implements MemberSource {
   readonly name = 'link'
   readonly #options: LinkedMachinesOptions

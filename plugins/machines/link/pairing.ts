@@ -4,7 +4,7 @@ import { CorralError } from '../../../core/errors.ts'
 
 /*
  * How two machines that share a short code agree on a secret: OPAQUE (RFC 9807), an authenticated key exchange. The code
- * is never sent, somebody in between learns nothing, and each wrong guess needs an attempt of its own at the machine
+ * is never sent, somebody in between learns nothing, and each guess needs its own attempt at the machine
  * that shows the code. What they then tell each other is sealed with the secret.
  */
 

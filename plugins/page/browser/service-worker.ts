@@ -3,7 +3,7 @@
  * its files: it never sees a stream or a download, and never stores a reply of the API.
  */
 
-/** Names of the files to keep, of those that the page loads first, and a digest of this version, from the build. */
+/** From the build: names of the files to store, names of the files that the page loads first, and a digest of this version. */
 declare const FILES: readonly string[]
 declare const START: readonly string[]
 declare const VERSION: string
@@ -74,7 +74,7 @@ const on = (name: string, handle: (event: WorkerEvent) => void) =>
   addEventListener(name, event => handle(event as WorkerEvent))
 
 on('install', event => event.waitUntil(keep()))
-// The browser activates it once no tab uses the version before, whose files are needed until then.
+// The browser activates it when no tab uses the previous version. Until then the files of that version are needed.
 on('activate', event => event.waitUntil(forget(name => name !== prefix + VERSION)))
 on('fetch', event => {
   const { request } = event

@@ -105,7 +105,7 @@ export const ToolSection = Type.Object(
     }),
     embedding_model: Type.String({
       default: '',
-      description: 'Embedding model for the built-in tool "documents"; empty means the first one that is installed'
+      description: 'Embedding model for the built-in tool "documents"; the first installed one if empty'
     }),
     fetch_from: Type.Array(
       Type.String({

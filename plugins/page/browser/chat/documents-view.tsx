@@ -25,7 +25,7 @@ import { searchModel } from '../state/preferences.ts'
 import { connection, pulls } from '../state/server-state.ts'
 import { fill, plural, shownLanguage, texts } from '../texts/texts.ts'
 
-/** Tokens of a passage without those that it repeats. */
+/** Tokens of a passage, without tokens repeated from the previous passage. */
 const TOKENS_PER_PASSAGE = 180
 
 /** The documents of a chat, and the progress of preparing their search. */

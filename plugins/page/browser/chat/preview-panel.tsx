@@ -9,7 +9,7 @@ import { texts } from '../texts/texts.ts'
 import { Code } from './markdown-view.tsx'
 import { documentFor } from './preview-document.ts'
 
-/** File built from preview.html, which receives the code. The server gives it an origin of its own. */
+/** The file built from preview.html, which receives the code. The server gives it its own origin. */
 declare const PREVIEW: string
 
 const FILES = {

@@ -158,7 +158,7 @@ function ModelLine({ model }: { model: ModelState }) {
   )
 }
 
-/** Where a model is that is not on this server, as far as it is known. */
+/** The place of a model on another server, if known. */
 function remotePlace({ name, format, remote_model: remote }: ModelState): string | undefined {
   const nodes = format === 'cluster' ? members.value.filter(({ models }) => models.includes(name)) : []
   const place = remote ?? nodes.map(node => node.name).join(', ')

@@ -109,7 +109,7 @@ function Download({ plan, source, onDone }: { plan: PlanReply; source: string; o
 /** Estimates the memory of a variant from the overhead of the chosen one. */
 const estimate = (size: number, { size: known, memory }: PlanReply) => size + Math.max(0, memory.required - known)
 
-/** Describes the quality of a quantization by the bits in its name, such as those of `UD-Q4_K_XL`. */
+/** Describes the quality of a quantization by the bits in its name, as in `UD-Q4_K_XL`. */
 function qualityText(label: string): string | undefined {
   const bits = Number(/(?:^|[-_])(?:I?Q|TQ|MXFP|NVFP|B?FP?)(\d{1,2})(?![^_-])/i.exec(label)?.[1])
   return Object.entries(texts.value.qualities).findLast(([lowest]) => Math.max(2, bits) >= Number(lowest))?.[1]

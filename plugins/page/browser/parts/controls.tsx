@@ -302,7 +302,7 @@ export function confirm(title: string, text: string, action: string, work: () =>
 }
 
 export function ConfirmDialog() {
-  // Another view may be shown meanwhile.
+  // Another view may be shown by now.
   useEffect(() => close, [route.value])
   const close = () => (confirmation.value = undefined)
   if (!confirmation.value) return null

@@ -47,7 +47,7 @@ export function optionsIn(names: readonly SettingName[], text: (name: string) =>
   return Object.fromEntries(set.map(name => [name, 'choices' in RULES[name] ? text(name) : Number(text(name))]))
 }
 
-/** Splits options into those that have fields here, and the others. */
+/** Splits options into options with a field here and other options. */
 export function splitOptions(names: readonly SettingName[], options: Readonly<Record<string, unknown>>) {
   const hasField = ([name, value]: [string, unknown]) => {
     const rule: Rule | undefined = names.includes(name as SettingName) ? RULES[name as SettingName] : undefined
@@ -68,7 +68,7 @@ export const settingIn = (message: string, names: readonly SettingName[]) =>
 export function SettingFields(props: {
   model: string
   names: readonly SettingName[]
-  /** The values that are set where these fields are saved. */
+  /** The values that these fields have in the place they are saved to. */
   own: Readonly<Record<string, unknown>>
   origin: 'settings' | 'chat'
   /** The server's refusal of the values. */

@@ -19,7 +19,7 @@ export interface Changes {
 let database: IDBPDatabase<Schema> | undefined
 let owned = ''
 
-/** Vectors of documents. They have a database of their own, since open tabs would block a new version of the other. */
+/** Vectors of documents. They have their own database, since open tabs would block a new version of the other one. */
 export const VECTORS = 'entries'
 let vectors: Promise<IDBPDatabase | undefined> | undefined
 /** Opens the database of vectors. Without one, vectors exist only in memory. */

@@ -1,6 +1,6 @@
 import type { Chat } from './chat-format.ts'
 
-/** Start of a day in local time, whose days may have 23 or 25 hours. @param before days before that of `at` */
+/** Start of a day in local time. Days may have 23 or 25 hours. @param before days before that of `at` */
 export function startOfDay(at: number, before = 0): number {
   const date = new Date(at)
   return new Date(date.getFullYear(), date.getMonth(), date.getDate() - before).getTime()

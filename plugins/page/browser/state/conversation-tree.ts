@@ -67,7 +67,7 @@ export function titleOf(text: string): string {
 /** Whether an answer failed since the context is full. Old chats have the code of another API. */
 export const isContextFull = ({ error }: Message): boolean => /^context_(length_)?exceeded$/.test(error?.code ?? '')
 
-/** Index of the last message whose summary requests contain instead of everything up to it, or -1. */
+/** Index of the last message with a summary, which replaces the messages up to it in requests. -1 if there is none. */
 export const summaryIndex = (branch: readonly Message[]): number =>
   branch.findLastIndex(({ summary }) => summary !== undefined)
 
