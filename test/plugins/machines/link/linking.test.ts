@@ -3,7 +3,18 @@ import { join } from 'node:path'
 import t from 'tap'
 import { Agent, request } from 'undici'
 import { createIdentity } from '../../../../plugins/machines/link/link-certificate.ts'
-import { CAPITAL_ANSWER, type Corral, capital, DEMO, startCorral, until } from '../../../support/corral.ts'
+import {
+  activeRequests,
+  begin,
+  CAPITAL_ANSWER,
+  type Corral,
+  capital,
+  DEMO,
+  endless,
+  lastEvent,
+  startCorral,
+  until
+} from '../../../support/corral.ts'
 
 const local = { local: true }
 const configOf = (name: string, more = '') => `link: {name: ${name}, port: 0, discovery: false}\n${more}`
@@ -144,12 +155,15 @@ t.test('a machine that leaves is absent, and is found at its new address when it
   t.equal(answer.body.message?.content, CAPITAL_ANSWER, JSON.stringify(answer.body))
 
   t.test('a removed machine is refused, also during an answer', async t => {
+    const answer = await begin(laptop, '/api/chat', endless(DEMO))
     const { status } = await again.json('/api/link/machines/laptop', undefined, { ...local, method: 'DELETE' })
     t.equal(status, 200)
     t.match(await again.json('/api/link/machines/laptop', undefined, { ...local, method: 'DELETE' }), {
       status: 404,
       body: { code: 'machine_not_found' }
     })
+    t.match(lastEvent(await answer.rest()), { code: 'engine_crashed' })
+    await until('its slot is free', async () => (await activeRequests(again)) === 0)
     await untilState(laptop, 'desk', 'absent')
     t.strictSame((await laptop.json('/api/tags')).body.models, [])
     t.strictSame(await machinesOf(again), [])
