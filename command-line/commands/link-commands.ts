@@ -1,27 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { LinkedMachine, LinkReply } from '../../plugins/machines/link/link-routes.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import type { CommandContext, Options } from '../context.ts'
 import { formatTable, printNote, printResult, printText, relativeTime } from '../output.ts'
 import { ask, withServer } from '../server-connection.ts'
-
-interface MachineRecord {
-  name: string
-  id: string
-  may: 'ask' | 'pull' | 'administer'
-  state: 'here' | 'absent' | 'refused'
-  since?: string
-  reason?: string
-  address?: string
-  linked_at: string
-}
-
-interface LinkRecord {
-  name: string
-  port: number
-  addresses: string[]
-  code?: { expires_at: string }
-  machines: MachineRecord[]
-}
 
 const POLL_INTERVAL_MS = 1000
 const NEEDS_SERVER = 'Linked machines answer while corral runs. Start it with: corral serve'
@@ -31,7 +13,7 @@ export async function link(context: CommandContext, code?: string, host?: string
   if (code === undefined) return await showCode(context)
   printNote(host === undefined ? 'Looking for the other machine in this network …' : `Linking with ${host} …`)
   const body = { code, ...(host !== undefined && { host }) }
-  const { machine } = await ask<{ machine: MachineRecord }>(context, 'POST', '/api/link/join', body, server)
+  const { machine } = await ask<{ machine: LinkedMachine }>(context, 'POST', '/api/link/join', body, server)
   printLinked(machine)
 }
 
@@ -41,7 +23,7 @@ async function showCode(context: CommandContext): Promise<void> {
     context,
     'fail',
     async ({ client }) => {
-      const look = async () => await client.json<LinkRecord>('GET', '/api/link')
+      const look = async () => await client.json<LinkReply>('GET', '/api/link')
       const before = new Map((await look()).machines.map(({ id, linked_at }) => [id, linked_at]))
       const { code } = await client.json<{ code: string }>('POST', '/api/link/code')
       const { addresses, port } = await look()
@@ -71,14 +53,14 @@ async function showCode(context: CommandContext): Promise<void> {
 const NOT_USED =
   'The code was not used: it has expired, or it was entered wrongly three times. Run "corral link" again for a new one.'
 
-function printLinked({ name }: MachineRecord): void {
+function printLinked({ name }: LinkedMachine): void {
   printNote(
     `"${name}" is linked. "corral list" shows its models. It may use the models of this machine; to change that: corral link allow ${name} <permission>`
   )
 }
 
 export async function linkList(context: CommandContext, { json }: Options): Promise<void> {
-  const found = await ask<LinkRecord>(context, 'GET', '/api/link', undefined, server)
+  const found = await ask<LinkReply>(context, 'GET', '/api/link', undefined, server)
   printResult(json, found.machines, machines => {
     if (machines.length === 0) return 'No machines are linked. Link one with: corral link'
     const now = new Date()

@@ -1,5 +1,5 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
-import { Type } from 'typebox'
+import { type Static, Type } from 'typebox'
 import { Done, Time } from '../../../core/contracts/native-records.ts'
 import { CorralError, errorCodes } from '../../../core/errors.ts'
 import { Described, Flag, Integer, Loose, Text, Texts, Titled } from '../../../core/http/request-fields.ts'
@@ -33,6 +33,9 @@ const LinkSchema = Titled('Link', {
   code: Type.Optional(Loose({ expires_at: Time() }, { description: 'Present while this machine shows a code' })),
   machines: Type.Array(LinkedMachineSchema)
 })
+
+export type LinkReply = Static<typeof LinkSchema>
+export type LinkedMachine = LinkReply['machines'][number]
 
 const PairSchema = Titled('PairStep', {
   begin: Type.Optional(Type.String({ maxLength: 1000 })),
@@ -191,7 +194,7 @@ export function linkRoutes(app: FastifyInstance, links: () => Promise<Links>): v
       const open = await links()
       if (sender !== 'stranger') {
         const { port, addresses } = request.body
-        await open.machines.seen(sender.id, [request.caller.address.replace(/^::ffff:/, ''), ...addresses], port)
+        await open.machines.told(sender.id, [request.caller.address.replace(/^::ffff:/, ''), ...addresses], port)
       }
       return open.about()
     }

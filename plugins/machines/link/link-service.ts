@@ -75,11 +75,7 @@ export async function openLinks({ app, home, options, cluster, ended, log }: Lin
       }
       if (options.discovery && !discovery) {
         discovery = openDiscovery(log)
-        discovery.follow((id, { addresses, port }) => {
-          machines
-            .seen(id, addresses, port)
-            .catch(error => log.warn({ reason: errorMessage(error) }, 'addresses were not saved'))
-        })
+        discovery.follow((id, { addresses, port }) => machines.announced(id, addresses, port))
       }
       announce()
     })
@@ -106,6 +102,9 @@ export async function openLinks({ app, home, options, cluster, ended, log }: Lin
     await settle()
   }
 
+  /** Cancels the code when its time is over. */
+  const lapse = () => void endCode().catch(error => log.warn(errorMessage(error)))
+
   /** @throws CorralError `invalid_request` if it is this machine itself */
   async function take(introduced: Introduction): Promise<Machine> {
     if (machineId(introduced.certificate) === store.id) {
@@ -131,7 +130,7 @@ export async function openLinks({ app, home, options, cluster, ended, log }: Lin
     async showCode() {
       const code = await showCode()
       if (shown) clearTimeout(shown.timer)
-      const timer = setTimeout(() => void endCode(), CODE_TTL_MS).unref()
+      const timer = setTimeout(lapse, CODE_TTL_MS).unref()
       shown = { ...code, timer, expiresAt: dateAt(performance.now() + CODE_TTL_MS) }
       try {
         await settle()
@@ -149,8 +148,7 @@ export async function openLinks({ app, home, options, cluster, ended, log }: Lin
       const current = shown
       if ('begin' in step) {
         const begun = current.begin(step.begin)
-        const lapse = () => void (shown === current && endCode())
-        if (current.isUsedUp()) setTimeout(lapse, LAST_ATTEMPT_MS).unref()
+        if (current.isUsedUp()) setTimeout(() => shown === current && lapse(), LAST_ATTEMPT_MS).unref()
         return begun
       }
       const secret = shown.finish(step.attempt, step.finish)

@@ -22,6 +22,8 @@ import type { LinkStore } from './link-store.ts'
 const VISIT_MS = 15_000
 const FIRST_RETRY_MS = 2000
 const MAX_RETRY_MS = 60_000
+/** Milliseconds that always pass between two visits. */
+const MIN_PAUSE_MS = 500
 /** Milliseconds that a machine has for an answer. */
 const HELLO_TIMEOUT_MS = 5000
 
@@ -34,6 +36,8 @@ interface State {
   url?: string
   /** Why it is absent. */
   reason: string
+  /** Origins from announcements. Anybody can send these, so they are tried but never stored. */
+  announced: string[]
   /** Ends the current wait until the next visit. */
   wake: AbortController
   /** Ends its visits. */
@@ -80,7 +84,7 @@ export class LinkedMachines implements MemberSource {
     for (const machine of store.all()) {
       if (this.#states.has(machine.id)) continue
       const state: State = {
-        ...{ presence: 'absent', since: new Date(), reason: 'it has not answered yet' },
+        ...{ presence: 'absent', since: new Date(), reason: 'it has not answered yet', announced: [] },
         ...{ wake: new AbortController(), ended: new AbortController() },
         agent: pinnedAgent(store.identity, machine)
       }
@@ -92,8 +96,16 @@ export class LinkedMachines implements MemberSource {
     this.#tell()
   }
 
-  /** A machine was seen at other addresses, which are tried at once if it is absent. */
-  async seen(id: string, addresses: readonly string[], port: number): Promise<void> {
+  /** An announcement names addresses of a machine, which are tried soon if it is absent. */
+  announced(id: string, addresses: readonly string[], port: number): void {
+    const state = this.#states.get(id)
+    if (!state) return
+    state.announced = addresses.map(address => originOf(address, port))
+    if (state.presence !== 'here') state.wake.abort()
+  }
+
+  /** A machine has told its addresses, which are tried soon if it is absent. */
+  async told(id: string, addresses: readonly string[], port: number): Promise<void> {
     const { store } = this.#options
     const machine = store.withId(id)
     if (!machine) return
@@ -121,6 +133,8 @@ export class LinkedMachines implements MemberSource {
       if (signal.aborted) break
       wait = state.presence === 'here' ? FIRST_RETRY_MS : Math.min(MAX_RETRY_MS, wait * 2)
       const pause = state.presence === 'here' ? VISIT_MS : wait
+      // Anybody can send announcements, which must not cause a flood of connections.
+      await sleep(MIN_PAUSE_MS, undefined, { signal, ref: false }).catch(() => {})
       await sleep(pause, undefined, { signal: AbortSignal.any([signal, state.wake.signal]), ref: false }).catch(
         () => {}
       )
@@ -129,7 +143,8 @@ export class LinkedMachines implements MemberSource {
 
   /** Greets a machine at its last address, otherwise at all of its addresses at once. */
   async #visit(machine: Machine, state: State): Promise<void> {
-    const origins = machine.addresses.map(address => originOf(address, machine.port))
+    const own = machine.addresses.map(address => originOf(address, machine.port))
+    const origins = [...new Set([...own, ...state.announced])]
     let reason = ''
     const greet = async (origin: string) => {
       const answer = await this.#hello(origin, state)
