@@ -12,8 +12,14 @@ export async function compile() {
     import('./bundle.mjs'),
     import('./build-page.mjs')
   ])
-  if (!isUpToDate(bundle.FOLDER)) await bundle.buildBundle()
-  if (!isUpToDate(page.FOLDER)) await page.buildPage()
+  const builds = [
+    [bundle.FOLDER, bundle.buildBundle],
+    [page.FOLDER, page.buildPage]
+  ]
+  const stale = builds.filter(([folder]) => !isUpToDate(folder))
+  for (const [, build] of stale) await build()
+  // Otherwise its process would run as long as the server.
+  if (stale.length > 0) await (await import('esbuild')).stop()
 }
 
 /** Folder of a package. Exits with an error if it is not installed. */
