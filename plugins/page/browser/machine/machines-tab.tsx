@@ -6,7 +6,7 @@ import { Actions, Button, Field, type FieldText, Form, Select } from '../parts/f
 import { Card, Fault, joinFacts } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
-import { may } from '../state/me.ts'
+import { may, me } from '../state/me.ts'
 import { fill, plural, texts } from '../texts/texts.ts'
 
 interface LinkedMachine {
@@ -54,7 +54,9 @@ export function MachinesTab() {
   return (
     <>
       <div class="row">
-        <p class="grow quiet">{t.machinesText}</p>
+        <p class="grow quiet">
+          {t.machinesText} {!isAdmin && me.value?.more}
+        </p>
         {isAdmin && <Button kind="main" onClick={() => setLinking(true)} text={t.linkMachine} />}
       </div>
       <ul class="plain-list">

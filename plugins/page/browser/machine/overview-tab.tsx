@@ -64,7 +64,7 @@ export function OverviewTab() {
       {loaded.length === 0 && <p class="quiet">{t.nothingLoaded}</p>}
       {loaded.length > 0 && (
         <Table
-          head={[t.model, t.slotsBusy, t.waiting, t.cacheHits, t.memory]}
+          head={[t.model, t.slotsBusy, t.waiting, t.promptCache, t.memory]}
           rows={loaded.map(
             ({ name, running, slots, queued, prompt_cache: cache, memory, size, remote_model: remote }) => [
               name,
@@ -85,7 +85,8 @@ export function OverviewTab() {
 
 /** Formats the share of prompts whose conversation was stored, and the size of what is stored. */
 function formatHits({ hits, misses, memory, disk }: PromptCacheRecord): string {
-  const share = hits + misses > 0 ? `${Math.round((100 * hits) / (hits + misses))} % · ` : ''
+  const share =
+    hits + misses > 0 ? `${fill(texts.value.cacheHits, { share: Math.round((100 * hits) / (hits + misses)) })} · ` : ''
   return share + formatSize(memory + disk)
 }
 

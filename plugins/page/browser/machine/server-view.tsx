@@ -4,7 +4,7 @@ import { Button, Choices } from '../parts/forms.tsx'
 import { Fault, PageView, Table } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { toolServers } from '../state/hosted-tools.ts'
-import { may } from '../state/me.ts'
+import { may, me } from '../state/me.ts'
 import { linkTo } from '../state/route.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { KeysTab } from './keys-tab.tsx'
@@ -101,12 +101,13 @@ const TABS = [
 export function ServerView({ path }: { path: string[] }) {
   const t = texts.value
   const hasTools = toolServers.value.length > 0
+  const tab = TABS.find(({ id }) => id === (path[0] ?? 'overview'))
   const allowed = TABS.filter(({ id, role }) => may(role) && (hasTools || id !== 'hostedTools'))
-  const current = allowed.find(({ id }) => id === (path[0] ?? 'overview'))
-  const tabs = allowed.map(tab => ({ text: t[tab.id], href: linkTo('server', tab.id), isCurrent: tab === current }))
+  const current = allowed.find(({ id }) => id === tab?.id)
+  const tabs = allowed.map(({ id }) => ({ text: t[id], href: linkTo('server', id), isCurrent: id === tab?.id }))
   return (
     <PageView title={t.server} tabs={tabs}>
-      {current ? <current.view /> : <p class="quiet">{t.noSuchView}</p>}
+      {current ? <current.view /> : <p class="quiet">{(tab && me.value?.more) || t.noSuchView}</p>}
     </PageView>
   )
 }

@@ -104,15 +104,17 @@ function ModelLine({ model }: { model: ModelState }) {
   }
   const actions = (
     <>
-      {model.pinned && <span class="chip">{t.pinned}</span>}
-      {outdated.value.has(name) && <span class="chip is-accent">{t.newer}</span>}
-      {capabilities
-        .filter(capability => capability !== 'completion')
-        .map(capability => (
-          <span key={capability} class="chip">
-            {labelFor(t.capabilities, capability)}
-          </span>
-        ))}
+      <span class="row">
+        {model.pinned && <span class="chip">{t.pinned}</span>}
+        {outdated.value.has(name) && <span class="chip is-accent">{t.newer}</span>}
+        {capabilities
+          .filter(capability => capability !== 'completion')
+          .map(capability => (
+            <span key={capability} class="chip">
+              {labelFor(t.capabilities, capability)}
+            </span>
+          ))}
+      </span>
       {capabilities.includes('completion') && <Button onClick={chat} text={t.chat} />}
       {may('operator') && own.length === 0 && <Button onClick={load} text={t.load} />}
       {may('operator') && own.length > 0 && (

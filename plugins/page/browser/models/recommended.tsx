@@ -39,15 +39,14 @@ export function Recommended({ onChoose }: { onChoose: (model: string) => void })
                     fill(t.needsMemory, { size: formatSize(memory.required) }),
                     license
                   ]}
+                  about={about[shownLanguage.value] ?? about.en}
                   actions={
                     <>
                       {isHere(model) ? <span class="chip is-good">{t.isHere}</span> : <Fit {...memory} />}
                       <Button onClick={() => onChoose(model)} text={t.look} />
                     </>
                   }
-                >
-                  <p>{about[shownLanguage.value] ?? about.en}</p>
-                </Card>
+                />
               ))}
             </ul>
           </section>

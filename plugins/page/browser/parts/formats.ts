@@ -17,10 +17,11 @@ export function formatNumber(value: number, digits = 0, unit?: string): string {
 
 /** Formats a size, such as 1.2 GB. */
 export function formatSize(bytes: number): string {
-  const units = ['byte', 'kilobyte', 'megabyte', 'gigabyte', 'terabyte']
-  const step = bytes < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(bytes) / 3))
+  if (bytes < 1000) return `${formatNumber(bytes)} B`
+  const units = ['kilobyte', 'megabyte', 'gigabyte', 'terabyte']
+  const step = Math.min(4, Math.floor(Math.log10(bytes) / 3))
   const value = bytes / 1000 ** step
-  return formatNumber(value, value < 10 && step > 0 ? 1 : 0, units[step])
+  return formatNumber(value, value < 10 ? 1 : 0, units[step - 1])
 }
 
 /** Formats a part of a whole in bytes, such as 1.2 GB of 4 GB. */

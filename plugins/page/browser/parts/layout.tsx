@@ -65,6 +65,7 @@ export const joinFacts = (facts: readonly (string | Nothing)[]): string => facts
 export function Card(props: {
   title: string
   facts: readonly (string | Nothing)[]
+  about?: ComponentChildren
   fault?: string | undefined
   actions?: ComponentChildren
   children?: ComponentChildren
@@ -76,9 +77,10 @@ export function Card(props: {
         <div class="grow">
           <h2>{props.title}</h2>
           <p class="quiet">{joinFacts(props.facts)}</p>
+          {props.about && <p>{props.about}</p>}
           <Fault text={props.fault} />
         </div>
-        {props.actions}
+        <div class="row card-actions">{props.actions}</div>
       </div>
       {props.children}
     </li>

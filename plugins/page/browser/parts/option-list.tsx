@@ -43,6 +43,7 @@ export function useOptions(
           aria-selected={index === at}
           class={`menu-item ${index === at ? 'is-current' : ''}`}
           // The field keeps the focus.
+          onMouseMove={() => setAt(index)}
           onMouseDown={event => event.preventDefault()}
           onClick={() => choose(option)}
         >
