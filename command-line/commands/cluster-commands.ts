@@ -89,15 +89,11 @@ async function openRay({ env, ...context }: CommandContext) {
       const variables = { ...rayVariables(env, tokenFile), ...more }
       return { python, variables, cwd: places.folder, env, log, signal, timeout: RAY_TIMEOUT_MS }
     },
-    /** The cluster that the command applies to. @throws CommandFailure if there is none */
-    async current(): Promise<{ address: string; record?: cluster.RayRecord }> {
+    /** The cluster that the command applies to. */
+    async current(): Promise<{ address: string; record?: cluster.RayRecord } | undefined> {
       const record = await cluster.readRecord(places)
       const address = settings.address || record?.address
-      if (address !== undefined) return { address, ...(record?.address === address && { record }) }
-      throw new CommandFailure(
-        EXIT.noServer,
-        'No Ray cluster is in use. Create one with: corral cluster up --ray local'
-      )
+      return address === undefined ? undefined : { address, ...(record?.address === address && { record }) }
     }
   }
 }
@@ -289,10 +285,41 @@ const NO_FRONT = 'The server in front of the members is not running. Start it wi
 
 export async function clusterStatus(context: CommandContext, { json }: Options): Promise<void> {
   const ray = await openRay(context)
-  const { address } = await ray.current()
-  const status = await tell<RayStatus>('status', { address }, await ray.call())
+  const current = await ray.current()
+  const status = current && (await tell<RayStatus>('status', { address: current.address }, await ray.call()))
   const front = await unlessNoServer(ask<Front>(context, 'GET', '/api/cluster', undefined, { whenNone: 'fail' }))
+  if (!status && !front) throw noCluster(', and no server is running here')
   if (json) return printJson({ ...status, front: front ?? null })
+  if (status) printRay(status, front)
+  else if (front) printMembers(front)
+  if (front?.replicas.length) {
+    const models = front.replicas.map(({ model, mode, loaded, loading, wanted, reason, failures }) => [
+      model,
+      mode,
+      String(loaded),
+      String(loading),
+      String(wanted),
+      [reason, ...failures.map(({ member, message }) => `${member}: ${message}`)].join(' ')
+    ])
+    printText(`\n${formatTable(['MODEL', 'MODE', '>MEMBERS', '>LOADING', '>WANTED', 'WHY'], models)}`)
+  }
+  if (status) warnAbout(status)
+  if (!front) printNote(NO_FRONT)
+  for (const { name, fault } of front?.sources ?? []) if (fault) printNote(`warning: ${name}: ${fault}`)
+  for (const { name, reason, notes } of front?.members ?? []) {
+    for (const text of [...(reason ? [reason] : []), ...notes]) printNote(`warning: ${name}: ${text}`)
+  }
+}
+
+function noCluster(more = ''): CommandFailure {
+  return new CommandFailure(
+    EXIT.noServer,
+    `No Ray cluster is in use${more}. Create one with: corral cluster up --ray local`
+  )
+}
+
+function printRay(status: RayStatus, front: Front | undefined): void {
+  const { address } = status
   const head = status.nodes.find(node => node.head)
   printPairs([
     ['Ray', `${address}, ${status.ray}${head ? `, head node on ${head.host}` : ''}`],
@@ -315,23 +342,18 @@ export async function clusterStatus(context: CommandContext, { json }: Options):
   })
   const titles = ['NODE', 'ADDRESS', 'MEMBER', '>STARTS', 'VERSION', 'FRONT', '>RUNNING', 'LLAMA.CPP']
   printText(`\n${formatTable(titles, rows)}`)
-  if (front?.replicas.length) {
-    const models = front.replicas.map(({ model, mode, loaded, loading, wanted, reason, failures }) => [
-      model,
-      mode,
-      String(loaded),
-      String(loading),
-      String(wanted),
-      [reason, ...failures.map(({ member, message }) => `${member}: ${message}`)].join(' ')
-    ])
-    printText(`\n${formatTable(['MODEL', 'MODE', '>MEMBERS', '>LOADING', '>WANTED', 'WHY'], models)}`)
+}
+
+function printMembers({ members }: Front): void {
+  if (members.length === 0) {
+    printNote('This server has no members. Add some in config.yaml (cluster.members).')
+    return
   }
-  warnAbout(status)
-  if (!front) printNote(NO_FRONT)
-  for (const { name, fault } of front?.sources ?? []) if (fault) printNote(`warning: ${name}: ${fault}`)
-  for (const { name, reason, notes } of front?.members ?? []) {
-    for (const text of [...(reason ? [reason] : []), ...notes]) printNote(`warning: ${name}: ${text}`)
-  }
+  const rows = members.map(({ name, url, state, version = '', loaded, slots, running, queued }) => [
+    ...[name, url, state, version, `${running}/${slots}`, String(queued)],
+    loaded.join(', ') || '-'
+  ])
+  printText(formatTable(['MEMBER', 'ADDRESS', 'STATE', 'VERSION', '>RUNNING', '>WAITING', 'LOADED'], rows))
 }
 
 function warnAbout({ address, authentication, controller, nodes }: RayStatus): void {
@@ -365,7 +387,9 @@ export async function clusterDrain(context: CommandContext, member: string, { un
 export async function clusterDown(context: CommandContext): Promise<void> {
   const ray = await openRay(context)
   const { config, places } = ray
-  const { address, record } = await ray.current()
+  const current = await ray.current()
+  if (!current) throw noCluster()
+  const { address, record } = current
   const call = await ray.call()
   // Removed first so that the server does not restart the head node.
   await cluster.removeRecord(places)

@@ -1,4 +1,5 @@
 import t from 'tap'
+import { corral } from '../../../command-line/command.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, joined, until } from '../../../support/corral.ts'
 import { Scrape } from '../../watching/metrics/scrape.ts'
 import { getNodes, startGateway, startNodes, untilStates } from './support.ts'
@@ -20,6 +21,14 @@ t.test('models of members are listed with their details', async t => {
   t.equal(shown.template, own.template)
   t.strictSame(shown.model_info, own.model_info)
   t.match((await gateway.json('/v1/models')).body.data, [{ id: DEMO }])
+})
+
+t.test('the command line shows the members of a server without Ray', async t => {
+  const shown = await corral(['cluster', 'status'], { home: gateway.home })
+  t.equal(shown.code, 0, shown.stderr)
+  for (const { name, url } of members) t.match(shown.stdout, new RegExp(`^${name} +${url} +up `, 'm'))
+  const none = await corral(['cluster', 'status'], { home: nodes[0]!.home })
+  t.match(none, { code: 0, stderr: /no members.*cluster\.members/ })
 })
 
 t.test('every API answers as a member does', async t => {
