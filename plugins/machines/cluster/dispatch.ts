@@ -44,7 +44,8 @@ export class NodeFault extends Error {
 
 /** Refusals caused by the gateway's relation to the node. Their text does not concern the client. */
 const GATEWAY_FAULT_CODES: readonly ErrorCode[] = errorCodes(
-  'unauthorized forbidden_role forbidden_model host_not_allowed route_not_found method_not_allowed'
+  'unauthorized forbidden_role forbidden_model host_not_allowed route_not_found method_not_allowed',
+  'invalid_json missing_body'
 )
 /** Refusals that do not concern other nodes, so another one may answer. */
 const RETRY_ELSEWHERE_CODES = new Set<ErrorCode>([

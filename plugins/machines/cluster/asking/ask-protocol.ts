@@ -169,7 +169,14 @@ export function parseFailedReply(text: string, headers: Record<string, unknown>)
   try {
     const { error, errorCode, code, requestId, param, ...details } = JSON.parse(text)
     const retryAfter = Number(headers['retry-after']) || undefined
-    return toError(code, error, { details, retryAfter, param, retryable: headers['x-should-retry'] !== 'false' })
+    // Only requests that could be read as HTTP have an id.
+    const isUnread = requestId === undefined && code === 'invalid_request'
+    return toError(isUnread ? 'engine_unreachable' : code, error, {
+      details,
+      retryAfter,
+      param,
+      retryable: headers['x-should-retry'] !== 'false'
+    })
   } catch {
     return undefined
   }
