@@ -5,7 +5,7 @@ import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../../core/contracts/native-records.ts'
 import type { KnownMember } from '../../../../core/contracts/services.ts'
 import type { StateTopic } from '../../../../core/contracts/state-events.ts'
-import { CorralError } from '../../../../core/errors.ts'
+import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { StateRecords } from '../../../../core/http/state-records.ts'
 import { momentAt } from '../../../../core/system/clock.ts'
 import { version as ownVersion } from '../../../../core/system/package-info.ts'
@@ -541,20 +541,21 @@ export class ClusterNode {
 
 const sentence = (text: string) => `${text[0]?.toUpperCase()}${text.slice(1)}${text.endsWith('.') ? '' : '.'}`
 
-/** Explains a node's status code, and what to do. */
-const REFUSALS: Record<number, string> = {
-  401: 'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"',
-  403: 'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"',
-  429: 'too many clients follow its events, or it got too many wrong keys. It is asked again',
-  503: 'it is shutting down'
+const WRONG_KEY =
+  'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"'
+/** Explains a node's refusal, and what to do. Others explain themselves. */
+const REFUSALS: Partial<Record<ErrorCode, string>> = {
+  unauthorized: WRONG_KEY,
+  forbidden_role: WRONG_KEY,
+  rate_limited: 'too many clients follow its events, or it got too many wrong keys. It is asked again',
+  shutting_down: 'it is shutting down',
+  invalid_request: `its version is too old to be a member. Upgrade it to ${ownVersion}`
 }
 
 async function toRefusal(status: number, body: { text(): Promise<string> }): Promise<string> {
-  const text = await body.text().catch(() => '')
-  if (REFUSALS[status]) return REFUSALS[status]
-  const isCorral = /"code":"[a-z_]+"/.test(text)
-  if (status === 400 && isCorral) return `its version is too old to be a member. Upgrade it to ${ownVersion}`
-  return `what answers at its address is not a corral (status ${status})`
+  const failure = parseFailedReply(await body.text().catch(() => ''), {})
+  if (!failure) return `what answers at its address is not a corral (status ${status})`
+  return REFUSALS[failure.code] ?? `it refuses: ${failure.message.replace(/\.$/, '')}`
 }
 
 function sum(numbers: Iterable<number>): number {

@@ -240,6 +240,9 @@ t.test('members are reached over HTTPS with a private authority and by a DNS nam
   await untilStates(gateway, { 'node-1': 'up' })
   t.equal((await gateway.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
 
+  const plain = await startGateway(t, [{ name: 'node-1', url: node.url.replace('https:', 'http:') }])
+  await until('it is explained', async () => /begins with https/.test((await getNodes(plain))[0].reason))
+
   for (const ca of ['', join(folder, 'other.pem')]) {
     const wrong = await trusting(ca)
     const [member] = await until('it was checked', async () => {
