@@ -74,6 +74,10 @@ const FAULTS: Record<string, Fault> = {
     reply.writeHead(200, events ? eventStream : { 'content-type': 'application/x-ndjson' })
     reply.write(events ? answer.subarray(0, answer.indexOf('\n\n') + 2) : '[{}]\n', () => reply.destroy())
   },
+  'a request that could not be read': reply => {
+    const refusal = { error: 'The request was not complete in time. Send it again.', code: 'invalid_request' }
+    reply.writeHead(408, { 'content-type': 'application/json' }).end(JSON.stringify(refusal))
+  },
   'a status that no member sends': reply => reply.writeHead(418).end('{"error": "a teapot"}')
 }
 
