@@ -14,6 +14,9 @@ export interface ConnectionSettings {
 /** A node's answer before its body is read. */
 export type NodeReply = Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body' | 'trailers'>
 
+/** Milliseconds of silence after which the system checks a connection. It then ends a dead one within 10 s. */
+const KEEP_ALIVE_MS = 10_000
+
 /** The connections to one node. Answers have no time limit: only the client or a lost node ends them. */
 export class NodeConnection {
   readonly url: string
@@ -31,6 +34,7 @@ export class NodeConnection {
       connect: {
         timeout: connectTimeout,
         keepAlive: true,
+        keepAliveInitialDelay: KEEP_ALIVE_MS,
         ...(tlsName !== undefined && { servername: tlsName }),
         ...(ca !== '' && { ca: [...rootCertificates, readFileSync(ca, 'utf8')] }),
         ...pinned
@@ -69,10 +73,21 @@ export class NodeConnection {
   }
 }
 
+const causeOf = (error: unknown) =>
+  ((error instanceof Error && error.cause instanceof Error ? error.cause : error) ?? {}) as {
+    code?: string
+    name?: string
+  }
+
+/** Whether nothing at all has come back, not even a refusal. */
+export const isUnreachable = (error: unknown): boolean =>
+  /^(UND_ERR_CONNECT_TIMEOUT|ETIMEDOUT|EHOSTUNREACH|EHOSTDOWN|ENETUNREACH|ENETDOWN|EINVAL)$/.test(
+    causeOf(error).code ?? ''
+  )
+
 /** Explains why a connection failed, and what to check. Never contains a key. */
 export function connectionFault(error: unknown): string {
-  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
-  const { code = '', name } = (cause ?? {}) as { code?: string; name?: string }
+  const { code = '', name } = causeOf(error)
   if (name === 'HTTPParserError') return 'what listens at its address does not speak HTTP'
-  return (FAULTS as Record<string, string>)[code] ?? errorMessage(cause)
+  return (FAULTS as Record<string, string>)[code] ?? errorMessage(causeOf(error))
 }

@@ -19,7 +19,13 @@ import {
   readLines
 } from '../asking/ask-protocol.ts'
 import { modelKey, type NodeModel, type NodeView } from '../placement/choose-node.ts'
-import { type ConnectionSettings, connectionFault, NodeConnection, type NodeReply } from './node-connection.ts'
+import {
+  type ConnectionSettings,
+  connectionFault,
+  isUnreachable,
+  NodeConnection,
+  type NodeReply
+} from './node-connection.ts'
 
 /** Seconds after which a node's feed sends something. */
 const HEARTBEAT_S = 2
@@ -35,6 +41,9 @@ const NEVER_PREFIX = '2999-'
 /** States of an engine that is loaded only if a request waits for it. */
 const UNLOADED_STATES = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
 const MAX_DESCRIBED = 100
+const TICK_MS = 500
+/** `:`, which comments of an event stream begin with. */
+const COMMENT = 58
 
 /** A node as its source reports it, with a name unique among all nodes. */
 export interface ListedNode extends KnownMember {
@@ -265,42 +274,62 @@ export class ClusterNode {
   }
 
   async #follow(): Promise<void> {
+    const { silence } = this.#options
     let wait = FIRST_WAIT_MS
+    /** Milliseconds without a sign of life: since the last one, and of this connection. */
+    let quiet = 0
+    let still = 0
+    let isSilent = false
+    // Ticks are counted, so silence while this process is stopped does not count (SIGSTOP, a laptop that sleeps).
+    const clock = setInterval(() => {
+      quiet += TICK_MS
+      still += TICK_MS
+      if (quiet >= silence && quiet < silence + TICK_MS) this.#lose()
+      isSilent = still >= silence
+      if (isSilent) this.#attempt.abort()
+    }, TICK_MS)
     while (!this.#closed.signal.aborted) {
       this.#attempt = new AbortController()
       const { signal } = this.#attempt
-      let isSilent = false
-      const silence = setTimeout(() => {
-        isSilent = true
-        this.#attempt.abort()
-      }, this.#options.silence)
+      still = 0
+      isSilent = false
       let reason = 'it ended its event feed'
       try {
         await this.#readFeed(signal, () => {
-          silence.refresh()
+          quiet = 0
+          still = 0
           if (this.#link === 'up') wait = FIRST_WAIT_MS
         })
       } catch (error) {
         reason = error instanceof LinkFault ? error.message : connectionFault(error)
-        if (isSilent) reason = `it has sent nothing for ${Math.round(this.#options.silence / 1000)} s`
+        if (isSilent) reason = this.#silence()
         else if (signal.aborted) reason = this.#reason
-      } finally {
-        clearTimeout(silence)
+        // A refusal is a sign of life: perhaps it finishes its answers before it stops.
+        else if (!isUnreachable(error)) quiet = 0
       }
       if (this.#closed.signal.aborted) break
       this.#setLink('away', reason)
       this.#first()
-      if (isSilent) {
-        // Its other requests are lost too. This line decides it for all of them.
-        const lost = this.#presence
-        this.#presence = new AbortController()
-        lost.abort(new LinkFault(reason))
-      }
       // The first retry is immediate, because perhaps only its feed was interrupted.
       const pause = wait === FIRST_WAIT_MS && !isSilent ? 20 : wait * (0.75 + Math.random() / 2)
       await sleep(pause, undefined, { signal: this.#closed.signal }).catch(() => {})
       wait = Math.min(MAX_WAIT_MS, wait * 2)
     }
+    clearInterval(clock)
+  }
+
+  #silence(): string {
+    return `it has sent nothing for ${Math.round(this.#options.silence / 1000)} s`
+  }
+
+  /** Its requests are lost too. This decides it for all of them. */
+  #lose(): void {
+    const reason = this.#silence()
+    this.#setLink('away', reason)
+    const lost = this.#presence
+    this.#presence = new AbortController()
+    lost.abort(new LinkFault(reason))
+    this.#attempt.abort()
   }
 
   async #readFeed(signal: AbortSignal, heard: () => void): Promise<void> {
@@ -314,20 +343,20 @@ export class ClusterNode {
     this.#records = new StateRecords()
     let isKnown = false
     for await (const chunk of reply.body) {
-      // Heartbeats alone do not prove that it is a node: it sends a description first.
-      if (isKnown) heard()
+      // Heartbeats alone, which are comments, do not prove that it is a node: it sends a description first.
+      if (isKnown || chunk[0] !== COMMENT) heard()
       for (const payload of lines.push(chunk)) {
         heard()
         const touched = this.#apply(payload)
         if (!isKnown) {
           this.#verify()
-          await this.#describe(signal, true)
+          await this.#describe(signal, heard, true)
           isKnown = true
           this.#readModels()
           this.#setLink('up', '')
           this.#first()
         } else {
-          if (touched.has('model')) await this.#describe(signal, false)
+          if (touched.has('model')) await this.#describe(signal, heard)
           if (touched.has('model') || touched.has('engine') || touched.has('memory')) this.#readModels()
           this.#setState()
           this.#touch('figures')
@@ -364,7 +393,7 @@ export class ClusterNode {
   }
 
   /** Asks for the descriptions of its unknown models. */
-  async #describe(signal: AbortSignal, again: boolean): Promise<void> {
+  async #describe(signal: AbortSignal, heard: () => void, again = false): Promise<void> {
     const listed = this.#records.all('model').filter(({ format }) => format !== 'cluster')
     const known = again ? new Map<string, DescribedModel>() : this.#byName
     const isSame = ({ name, digest, modified_at }: (typeof listed)[number]) => {
@@ -376,12 +405,16 @@ export class ClusterNode {
     for (let from = 0; from < names.length; from += MAX_DESCRIBED) {
       const body = { models: names.slice(from, from + MAX_DESCRIBED) }
       const reply = await this.connection.send('POST', DESCRIBE_PATH, { body, signal })
-      const text = await reply.body.text()
+      const chunks: Buffer[] = []
+      for await (const chunk of reply.body) {
+        heard()
+        chunks.push(chunk)
+      }
       if (reply.statusCode !== 200) {
         const why = reply.statusCode === 404 ? `upgrade it to ${ownVersion}` : `status ${reply.statusCode}`
         throw new LinkFault(`it runs corral ${this.version}, which does not describe its models to a gateway: ${why}`)
       }
-      found.push(...(JSON.parse(text).models as DescribedModel[]))
+      found.push(...(JSON.parse(Buffer.concat(chunks).toString()).models as DescribedModel[]))
     }
     const kept = listed.filter(isSame).map(({ name }) => known.get(name)!)
     const all = [...kept, ...found]
