@@ -1,6 +1,6 @@
 import t from 'tap'
-import { type Corral, DEMO, until } from '../../../support/corral.ts'
-import { randomBelow } from '../../../support/random.ts'
+import { DEMO, until } from '../../../support/corral.ts'
+import { asker, converse, shareOf } from './conversations.ts'
 import { getNodes, startNodes, startReadyGateway } from './support.ts'
 
 /*
@@ -8,54 +8,7 @@ import { getNodes, startNodes, startReadyGateway } from './support.ts'
  * of the same memory and with round robin.
  */
 
-const CONVERSATIONS = 10
-const TURNS = 5
 const engines = (slots: number) => ({ config: `defaults:\n  num_parallel: ${slots}\n` })
-
-interface Hits {
-  cached: number
-  prompt: number
-}
-
-/**
- * Runs all conversations, three at a time, with the same questions in every run. @param name keeps runs from sharing
- * caches
- */
-async function converse(name: string, ask: (body: object) => Promise<any>): Promise<Hits> {
-  const words = (below: (most: number) => number, count: number) =>
-    Array.from({ length: count }, () => below(1000)).join(' ')
-  const systems = [1, 2].map(seed => `${name}. ${words(randomBelow(seed), 80)}`)
-  const talks = Array.from({ length: CONVERSATIONS }, (_, index) => ({
-    left: TURNS,
-    messages: [{ role: 'system', content: systems[index % 2]! }]
-  }))
-  const hits: Hits = { cached: 0, prompt: 0 }
-  const take = async (lane: number) => {
-    const below = randomBelow(10 + lane)
-    const own = talks.filter((_, index) => index % 3 === lane)
-    for (;;) {
-      const open = own.filter(({ left }) => left > 0)
-      if (!open.length) return
-      const talk = open[below(open.length)]!
-      talk.left--
-      talk.messages.push({ role: 'user', content: words(below, 12) })
-      const { choices, usage } = await ask({ model: DEMO, messages: talk.messages, temperature: 0, max_tokens: 12 })
-      talk.messages.push({ role: 'assistant', content: choices[0].message.content })
-      hits.cached += usage.prompt_tokens_details.cached_tokens
-      hits.prompt += usage.prompt_tokens
-    }
-  }
-  await Promise.all([0, 1, 2].map(take))
-  return hits
-}
-
-const asker = (server: Corral) => async (body: object) => {
-  const reply = await server.json('/v1/chat/completions', body)
-  if (reply.status !== 200) throw new Error(JSON.stringify(reply.body))
-  return reply.body
-}
-
-const shareOf = ({ cached, prompt }: Hits) => cached / prompt
 
 t.setTimeout(900_000)
 
