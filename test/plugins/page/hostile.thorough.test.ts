@@ -1,15 +1,19 @@
+import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { startCorral } from '../../support/corral.ts'
 import { readFixture } from '../../support/fixture.ts'
+import { newFolder } from '../../support/folder.ts'
 import {
   answered,
   answersOf,
   becomesReady,
+  chooseForChat,
   messageField,
   pageTests,
   preferWriter,
   recordTasks,
+  renameChat,
   startWriter,
   widthOf
 } from './support.ts'
@@ -35,18 +39,30 @@ const config = await startWriter(t, async (write, { messages }) => {
 const corral = await startCorral(t, { config })
 const test = pageTests(t, corral.url)
 
+const ACTIVE = 'script, svg:not(.icon), img, iframe, [onclick], [onload], [onerror]'
+
 test('output of malicious models is shown, runs nothing and loads nothing', {}, async (t, { page, context }) => {
   const elsewhere: string[] = []
   context.on('request', request => {
-    if (!new RegExp(`^(data:|${corral.url})`).test(request.url())) elsewhere.push(request.url())
+    if (!new RegExp(`^(data:|file:.*html|blob:${corral.url}|${corral.url})`).test(request.url()))
+      elsewhere.push(request.url())
   })
+  const file = join(newFolder(t), 'chat.html')
+  const exported = await context.newPage()
+  exported.on('console', message => void elsewhere.push(message.text()))
+  const saveAs = async (title: string) => {
+    const download = page.waitForEvent('download')
+    await chooseForChat(page, title, 'Export as HTML')
+    await (await download).saveAs(file)
+    await exported.goto(`file://${file}`)
+    await page.bringToFront()
+  }
   await preferWriter(page)
   for (const [name, text] of HOSTILE) {
     await page.goto(`${corral.url}/#/chat`)
     await page.getByRole('heading', { name: 'What is on your mind?' }).waitFor()
     const answer = await answered(page, name, 'far/writer')
-    const active = 'script, svg:not(.icon), img, iframe, [onclick], [onload], [onerror]'
-    t.equal(await answer.locator(active).count(), 0, `${name}: nothing active`)
+    t.equal(await answer.locator(ACTIVE).count(), 0, `${name}: nothing active`)
     t.equal(await answer.locator('a:not([href^="http"])').count(), 0, `${name}: only web links`)
     t.equal(await page.evaluate('window.ran'), undefined, `${name}: nothing ran`)
     t.ok((await answer.innerText()).length > Math.min(20, text.length / 2), `${name}: the text is shown`)
@@ -54,7 +70,20 @@ test('output of malicious models is shown, runs nothing and loads nothing', {}, 
     await messageField(page).fill('Still there?')
     await page.reload()
     await answersOf(page, 'far/writer').waitFor()
+
+    await saveAs(name)
+    const said = exported.locator('.is-assistant')
+    t.equal(await exported.locator(`${ACTIVE}, form, button`).count(), 0, `${name}: nothing active in the file`)
+    t.equal(await said.locator('a:not([href^="http"])').count(), 0, `${name}: only web links in the file`)
+    t.ok((await said.innerText()).length > Math.min(20, text.length / 2), `${name}: the text is in the file`)
   }
+  const title = '</title><script>ran = 1</script>'
+  const [last = ''] = [...HOSTILE.keys()].slice(-1)
+  await renameChat(page, last, title)
+  await saveAs(title)
+  t.equal(await exported.title(), title)
+  t.equal(await exported.locator('h1').innerText(), title)
+  t.equal(await exported.locator(ACTIVE).count(), 0)
   t.strictSame(elsewhere, [])
 })
 

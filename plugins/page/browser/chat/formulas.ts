@@ -4,22 +4,24 @@ import temml from 'temml'
 const MAX_LENGTH = 4000
 const MAX_TASK_MS = 8
 
-const waiting: (() => void)[] = []
+const waiting: (() => unknown)[] = []
 
 /** Renders a formula as MathML in an element when its turn comes. An invalid formula is shown as written. */
 export function showFormula(element: HTMLElement, text: string, isDisplayed: boolean): void {
-  if (text.length > MAX_LENGTH) return
-  waiting.push(() => {
-    if (!element.isConnected) return
-    try {
-      const shown = document.createElement('span')
-      temml.render(text, shown, { displayMode: isDisplayed, throwOnError: true, trust: false, maxExpand: 1000 })
-      element.replaceChildren(shown)
-    } catch {
-      element.textContent = text
-    }
-  })
+  waiting.push(() => element.isConnected && element.replaceChildren(formulaOf(text, isDisplayed)))
   if (waiting.length === 1) setTimeout(work)
+}
+
+/** A formula as MathML, or as written if it is invalid or too long. */
+export function formulaOf(text: string, isDisplayed: boolean): Node | string {
+  const shown = document.createElement('span')
+  try {
+    if (text.length > MAX_LENGTH) return text
+    temml.render(text, shown, { displayMode: isDisplayed, throwOnError: true, trust: false, maxExpand: 1000 })
+    return shown
+  } catch {
+    return text
+  }
 }
 
 function work(): void {

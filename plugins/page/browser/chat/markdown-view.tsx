@@ -84,7 +84,7 @@ class Kept extends Component<{ source: unknown; isComplete: boolean; children: (
 }
 
 /** A part, which browsers lay out only while it is visible. */
-const partOf = (part: Part, key: number, isComplete: boolean) => (
+export const partOf = (part: Part, key: number, isComplete: boolean) => (
   <Kept key={key} source={part} isComplete={isComplete}>
     {() => <div class="part">{blocks(part, isComplete, -1)}</div>}
   </Kept>

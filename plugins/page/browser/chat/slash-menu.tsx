@@ -11,6 +11,7 @@ import { prompts, promptValues, type SavedPrompt } from '../state/presets.ts'
 import { go } from '../state/route.ts'
 import { texts } from '../texts/texts.ts'
 import { ChatSettings } from './chat-settings.tsx'
+import { exportHtml } from './html-file.tsx'
 import { FillDialog, PromptsDialog } from './prompts-dialog.tsx'
 
 type Command = readonly [name: string, icon: IconName, text: string, run: () => unknown]
@@ -52,7 +53,8 @@ export function SlashMenu(props: {
   const forChat: Command[] = opened
     ? [
         ['clear', 'trash', t.clear, () => confirm(t.clear, t.clearText, t.delete, clear)],
-        ['export', 'download', t.saveMarkdown, () => exportMarkdown(opened, t.you)],
+        ['export', 'download', t.saveMarkdown, () => exportMarkdown(opened)],
+        ['export-html', 'download', t.saveHtml, () => exportHtml(opened)],
         ['export-json', 'download', t.saveJson, () => exportChats(opened.id)]
       ]
     : []

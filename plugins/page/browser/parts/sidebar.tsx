@@ -2,7 +2,6 @@ import { signal, useComputed, useSignal } from '@preact/signals'
 import type { ComponentChild } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { key } from '../state/api.ts'
-import { exportChats, exportMarkdown, importChats } from '../state/chat-files.ts'
 import type { Chat } from '../state/chat-format.ts'
 import { groupChats } from '../state/chat-groups.ts'
 import { changeChat, chats, chatsByProject, projects, today } from '../state/chats.ts'
@@ -83,6 +82,7 @@ export function Sidebar() {
   )
 }
 
+const chatFiles = () => import('../state/chat-files.ts')
 const FoundChats = later(async () => (await import('./found-chats.tsx')).FoundChats)
 const Projects = later(async () => (await import('./projects.tsx')).Projects)
 const ProjectDialog = later(async () => (await import('./projects.tsx')).ProjectDialog)
@@ -107,6 +107,7 @@ function PageMenu() {
         onChange={async event => {
           const field = event.currentTarget
           await attempt(async () => {
+            const { importChats } = await chatFiles()
             let count = 0
             for (const file of field.files ?? []) count += await importChats(file)
             notify(plural(t.imported, count))
@@ -157,7 +158,7 @@ function PageMenu() {
               onSelect={() => (modelTitles.value = modelTitles.value ? '' : 'no')}
               text={t.modelTitles}
             />
-            <MenuItem icon="download" onSelect={() => exportChats()} text={t.exportChats} />
+            <MenuItem icon="download" onSelect={async () => (await chatFiles()).exportChats()} text={t.exportChats} />
             <MenuItem icon="plus" onSelect={() => picker.current?.click()} text={t.importChats} />
             {allowedTools.value.length > 0 && (
               <MenuItem icon="tool" onSelect={() => setShowsTools(true)} text={t.allowedTools} />
@@ -336,8 +337,21 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
               <MenuItem icon="plus" onSelect={() => (projectFor.value = chat.id)} text={t.newProject} />
             </div>
             <hr />
-            <MenuItem icon="download" onSelect={() => exportMarkdown(chat, t.you)} text={t.saveMarkdown} />
-            <MenuItem icon="download" onSelect={() => exportChats(chat.id)} text={t.saveJson} />
+            <MenuItem
+              icon="download"
+              onSelect={async () => (await chatFiles()).exportMarkdown(chat)}
+              text={t.saveMarkdown}
+            />
+            <MenuItem
+              icon="download"
+              onSelect={async () => (await import('../chat/html-file.tsx')).exportHtml(chat)}
+              text={t.saveHtml}
+            />
+            <MenuItem
+              icon="download"
+              onSelect={async () => (await chatFiles()).exportChats(chat.id)}
+              text={t.saveJson}
+            />
             <MenuItem icon="trash" danger onSelect={remove} text={t.delete} />
           </>
         )}

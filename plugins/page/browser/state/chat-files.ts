@@ -2,7 +2,7 @@ import { parseAnyJson } from '../../../../core/system/json-object.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { partsOf } from './answer-calls.ts'
 import type { Chat, HostedCall, Message } from './chat-format.ts'
-import { readAll, storeAll } from './chats.ts'
+import { readAll, readChat, storeAll } from './chats.ts'
 import { branchTo } from './conversation-tree.ts'
 import { type Preset, presets, prompts, type SavedPrompt, takePresets, takePrompts } from './presets.ts'
 import { chatModels, defaultModel } from './server-state.ts'
@@ -44,17 +44,24 @@ export async function exportChats(id?: string): Promise<void> {
   download(`corral-chats-${today()}.json`, 'application/json', JSON.stringify(file, undefined, 2))
 }
 
+/** Reads the current branch of a chat. */
+export async function readBranch({ id, leaf }: Chat): Promise<Message[]> {
+  const { messages } = (await readChat(id))!
+  return branchTo(new Map(messages.map(message => [message.id, message])), leaf)
+}
+
+/** Who wrote a message, and when. */
+export function headingOf({ role, model = role, at }: Message): string {
+  const who = role === 'assistant' ? model : role === 'user' ? texts.peek().you : role
+  return `${who}, ${new Date(at).toISOString().slice(0, 16).replace('T', ' ')}`
+}
+
 /** Exports the current branch of a chat as Markdown. */
-export async function exportMarkdown(chat: Chat, you: string): Promise<void> {
-  const { messages } = await readAll()
-  const own = new Map(messages.filter(message => message.chat === chat.id).map(message => [message.id, message]))
-  const parts = branchTo(own, chat.leaf).map(message => {
-    const { role, model, at } = message
-    const who = role === 'assistant' ? (model ?? role) : role === 'user' ? you : role
+export async function exportMarkdown(chat: Chat): Promise<void> {
+  const parts = (await readBranch(chat)).map(message => {
     const steps = partsOf(message).flatMap(({ text, calls }) => [text, ...calls.map(callText)])
     if (message.summary) steps.push(`### ${texts.peek().summary}`, message.summary)
-    const content = steps.filter(Boolean).join('\n\n')
-    return `## ${who}, ${new Date(at).toISOString().slice(0, 16).replace('T', ' ')}\n\n${content}`
+    return `## ${headingOf(message)}\n\n${steps.filter(Boolean).join('\n\n')}`
   })
   download(`${fileName(chat.title)}.md`, 'text/markdown', `# ${chat.title}\n\n${parts.join('\n\n')}\n`)
 }
@@ -65,7 +72,7 @@ const callText = ({ server, tool, arguments: given, output = '' }: HostedCall) =
 
 const indented = (text: string) => text.trimEnd().replace(/^/gm, '    ').trimEnd()
 
-const fileName = (title: string) =>
+export const fileName = (title: string) =>
   title
     .replace(/[^\p{L}\p{N}]+/gu, '-')
     .replace(/^-|-$/g, '')
