@@ -9,6 +9,8 @@ export const ID_PATTERN = '^[a-z0-9][a-z0-9_-]{0,63}$'
 const HeadSchema = Type.Object({
   format: Type.Literal(1),
   id: Type.String({ pattern: ID_PATTERN }),
+  /** For a shared copy: the id of its conversation. */
+  of: Type.Optional(Type.String()),
   title: Type.String(),
   pinned: Type.Boolean(),
   updated_at: Type.String(),

@@ -1,5 +1,5 @@
 import { Readable } from 'node:stream'
-import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
+import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { Time } from '../../core/contracts/native-records.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -15,15 +15,24 @@ const about = {
   pinned: Type.Boolean(),
   updated_at: Time(),
   version: Type.Integer({ minimum: 1, description: 'Increases with each change' }),
-  size: Type.Integer({ minimum: 0, description: 'Size on disk in bytes' })
+  size: Type.Integer({ minimum: 0, description: 'Size on disk in bytes' }),
+  of: Type.Optional(Type.String({ description: 'For a shared copy: the conversation that it is of' }))
 }
 const ConversationSchema = Type.Object(about, { title: 'KeptConversation' })
 const params = Type.Object({
   id: Type.String({ pattern: ID_PATTERN, description: 'Chosen by the client: lower-case letters, digits, - and _' })
 })
 
-/** Stores the page's conversations for each owner (`Caller.owner`). @param isOn whether the server stores them */
-export function conversationRoutes(store: ConversationStore, isOn: () => boolean): FastifyPluginAsync {
+/**
+ * Stores the page's conversations for each owner (`Caller.owner`).
+ * @param isOn whether the server stores them
+ * @param hasOwner whether the key of an owner exists
+ */
+export function conversationRoutes(
+  store: ConversationStore,
+  isOn: () => boolean,
+  hasOwner: (owner: string) => boolean
+): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Conversations')
     app.addHook('preHandler', async (_request, reply) => {
@@ -37,7 +46,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
 
     route('GET /api/conversations', 'listConversations', 'List stored conversations of the page', {
       description:
-        'Pinned conversations first, then the newest. Each key has its own; callers without a key share theirs. Searches of one key run one after another: further ones get 429.',
+        'Those of the page include its projects. Pinned conversations first, then the newest. Each key has its own; callers without a key share theirs. Searches of one key run one after another: further ones get 429.',
       querystring: Type.Object({
         q: Type.Optional(Type.String({ maxLength: 200, description: 'Words that the title or text must contain' })),
         limit: Type.Optional(
@@ -50,6 +59,9 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
             default: '0',
             description: 'Number of conversations to skip'
           })
+        ),
+        shared: Type.Optional(
+          Type.Enum(['true', 'false'], { default: 'false', description: 'Whether to list the copies that you share' })
         )
       }),
       response: {
@@ -63,9 +75,9 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       },
       errors: ['conversations_off', 'invalid_request'],
       handler: async (request, reply) => {
-        const { q = '' } = request.query
+        const { q = '', shared } = request.query
         const [limit, offset] = [Number(request.query.limit ?? 100), Number(request.query.offset ?? 0)]
-        const all = await store.list(request.caller.owner, q, clientSignal(reply))
+        const all = await store.list(request.caller.owner, q, clientSignal(reply), shared === 'true')
         return { conversations: all.slice(offset, offset + limit), total: all.length }
       }
     })
@@ -75,18 +87,28 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       response: { 200: json('It', Type.Object({ ...about, document: Type.Unknown() })) },
       errors: ['conversations_off', 'conversation_not_found', 'invalid_request'],
       handler: async ({ params, caller }, reply) => {
-        const { about, document, length } = await store.get(caller.owner, params.id)
-        const start = `${JSON.stringify(about).slice(0, -1)},"document":`
-        reply.type('application/json; charset=utf-8')
-        reply.header('content-length', String(Buffer.byteLength(start) + length + 1))
-        // Stream the file at the speed of the client, since a conversation may have many megabytes.
-        async function* pieces() {
-          yield start
-          yield* document
-          yield '}'
-        }
-        const body = Readable.from(pieces(), { objectMode: false })
-        return reply.send(body.once('close', () => document.destroy()))
+        return send(reply, await store.get(caller.owner, params.id))
+      }
+    })
+
+    route('GET /api/shared/:id', 'getSharedConversation', 'Read a conversation that somebody shares', {
+      params: Type.Object({ id: Type.String({ pattern: '^[0-9a-f]{32}$', title: 'the id of a shared copy' }) }),
+      response: { 200: json('It', Type.Object({ ...about, document: Type.Unknown() })) },
+      errors: ['conversations_off', 'conversation_not_found', 'invalid_request'],
+      handler: async ({ params }, reply) => send(reply, await store.getShared(params.id, hasOwner))
+    })
+
+    route('POST /api/conversations/:id/share', 'shareConversation', 'Share a copy of a conversation', {
+      description:
+        'Every user of this server who knows the `id` of the copy can read it with `GET /api/shared/:id`. Later changes of the conversation are not in it. It counts towards your limits, and ends if you delete it like a conversation, if the conversation itself is deleted, and with your key.',
+      params,
+      bodySize: 'large',
+      body: Type.Object({ title: Type.String({ maxLength: 500 }), document: Type.Unknown() }, loose),
+      response: { 200: json('The copy', ConversationSchema) },
+      errors: ['conversations_off', 'conversation_not_found', 'over_limit', ...DISK_ERRORS],
+      handler: async ({ params, body: { title, document }, caller }) => {
+        const copy = { title, document, pinned: false, updated_at: new Date().toISOString(), text: '' }
+        return await store.share(caller.owner, params.id, copy)
       }
     })
 
@@ -123,7 +145,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       }
     })
 
-    route('DELETE /api/conversations/:id', 'deleteConversation', 'Delete a conversation', {
+    route('DELETE /api/conversations/:id', 'deleteConversation', 'Delete a conversation or a shared copy', {
       params,
       response: { 200: json('Deleted', Type.Object({ status: Type.Literal('deleted') })) },
       errors: ['conversations_off', 'conversation_not_found', 'invalid_request'],
@@ -143,6 +165,20 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       }
     })
   }
+}
+
+/** Sends a conversation at the speed of the client, since it may have many megabytes. */
+function send(reply: FastifyReply, { about, document, length }: Awaited<ReturnType<ConversationStore['get']>>) {
+  const start = `${JSON.stringify(about).slice(0, -1)},"document":`
+  reply.type('application/json; charset=utf-8')
+  reply.header('content-length', String(Buffer.byteLength(start) + length + 1))
+  async function* pieces() {
+    yield start
+    yield* document
+    yield '}'
+  }
+  const body = Readable.from(pieces(), { objectMode: false })
+  return reply.send(body.once('close', () => document.destroy()))
 }
 
 /** Returns the version in `If-Match: "3"`, or undefined without the header. @throws CorralError `invalid_request` */

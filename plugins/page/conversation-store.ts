@@ -1,13 +1,14 @@
+import { randomBytes } from 'node:crypto'
 import { type FileHandle, mkdir, open, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
-import { CorralError, isSystemError } from '../../core/errors.ts'
+import { CorralError, whenMissing } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { setNewest } from '../../core/system/collections.ts'
-import { namesIn } from '../../core/system/folder-names.ts'
+import { fileSize, namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { KeyedQueue } from '../../core/system/keyed-queue.ts'
 import { plural } from '../../core/system/plural.ts'
@@ -26,7 +27,7 @@ export interface ListedConversation extends Omit<ConversationHead, 'format' | 't
   size: number
 }
 
-export type NewConversation = Omit<ConversationHead, 'format' | 'id' | 'version'> & { document: unknown }
+export type NewConversation = Omit<ConversationHead, 'format' | 'id' | 'of' | 'version'> & { document: unknown }
 
 /** A deleted conversation. The version is that of its deletion. */
 const TombstoneSchema = Type.Object({ id: Type.String(), version: Type.Integer(), deleted_at: Type.String() })
@@ -41,7 +42,7 @@ interface Shelf {
 
 /**
  * The page's conversations, one file each that is replaced as a whole: the head on the first line, the document on the
- * second. Owners only see their own.
+ * second. Owners only see their own, and copies that others share, if they know the id.
  */
 export class ConversationStore {
   readonly #home: string
@@ -59,16 +60,16 @@ export class ConversationStore {
   }
 
   /**
-   * Lists an owner's conversations, pinned ones first, then the newest.
+   * Lists an owner's conversations, or the shared copies of them. Pinned ones come first, then the newest.
    * @param wanted words that must all be in the title or text; empty for all conversations
    * @param signal stops the search
    * @throws CorralError `rate_limited` if too many searches of the owner are waiting
    */
-  async list(owner: string, wanted: string, signal: AbortSignal): Promise<ListedConversation[]> {
+  async list(owner: string, wanted: string, signal: AbortSignal, copies = false): Promise<ListedConversation[]> {
     const { folder, listed } = await this.#shelfOf(owner)
-    const all = [...listed.values()].sort(
-      (a, b) => Number(b.pinned) - Number(a.pinned) || (a.updated_at < b.updated_at ? 1 : -1)
-    )
+    const all = [...listed.values()]
+      .filter(each => isCopy(each) === copies)
+      .sort((a, b) => Number(b.pinned) - Number(a.pinned) || (a.updated_at < b.updated_at ? 1 : -1))
     const words = wanted.toLowerCase().split(/\s+/).filter(Boolean)
     if (words.length === 0) return all
     const waiting = this.#searches.count(owner)
@@ -107,7 +108,7 @@ export class ConversationStore {
    */
   async get(owner: string, id: string): Promise<{ about: ListedConversation; document: Readable; length: number }> {
     const { folder, listed } = await this.#shelfOf(owner)
-    const file = listed.has(id) ? await openIfThere(join(folder, fileOf(id))) : undefined
+    const file = listed.has(id) ? await open(join(folder, fileOf(id)), 'r').catch(whenMissing) : undefined
     if (!file) throw notFound(id)
     try {
       const read = await this.#read(folder, id, file)
@@ -123,29 +124,56 @@ export class ConversationStore {
   }
 
   /**
+   * Reads a copy that somebody shares.
+   * @param hasOwner whether the key of an owner exists
+   * @throws CorralError `conversation_not_found`
+   */
+  async getShared(id: string, hasOwner: (owner: string) => boolean): ReturnType<ConversationStore['get']> {
+    for (const name of await namesIn(this.#home)) {
+      const owner = name.replace('-', ':')
+      const isThere = hasOwner(owner) && (await fileSize(join(this.#home, name, fileOf(id)))) !== undefined
+      const copy = isThere && (await this.#shelfOf(owner)).listed.get(id)
+      if (copy && isCopy(copy)) return await this.get(owner, id)
+    }
+    throw notFound(id)
+  }
+
+  /**
    * Stores a conversation.
    * @param based the version it is based on: 0 for a new one, or the version of its deletion to restore it
    * @throws CorralError `conversation_changed` if there is another version or it was deleted; `conversation_not_found`;
    * `over_limit`
    */
   put(owner: string, id: string, based: number, next: NewConversation): Promise<ListedConversation> {
-    return this.#change(owner, async ({ folder, listed, deleted }) => {
-      const known = listed.get(id)
-      const there = known ?? deleted.get(id)
+    return this.#change(owner, async shelf => {
+      const there = shelf.listed.get(id) ?? shelf.deleted.get(id)
       if (there && there.version !== based) throw changed(there)
       if (!there && based !== 0) throw notFound(id)
-      const { document, ...about } = next
-      const title = about.title.slice(0, MAX_TITLE_LENGTH)
-      const head: ConversationHead = { format: 1, id, ...about, title, version: based + 1 }
-      const content = `${JSON.stringify(head)}\n${JSON.stringify(document)}\n`
-      const kept = listedOf(head, Buffer.byteLength(content))
-      this.#requireRoom(listed, known, kept.size)
-      await mkdir(folder, { recursive: true, mode: 0o700 })
-      await writeFileAtomic(join(folder, fileOf(id)), content, { mode: 0o600 })
-      listed.set(id, kept)
-      deleted.delete(id)
-      return kept
+      return await this.#write(shelf, { id, version: based + 1, ...next })
     })
+  }
+
+  /** Stores a copy for everybody who learns its id. @throws CorralError `conversation_not_found`; `over_limit` */
+  share(owner: string, of: string, copy: NewConversation): Promise<ListedConversation> {
+    return this.#change(owner, async shelf => {
+      if (!shelf.listed.has(of)) throw notFound(of)
+      return await this.#write(shelf, { id: randomBytes(16).toString('hex'), of, version: 1, ...copy })
+    })
+  }
+
+  async #write(
+    { folder, listed, deleted }: Shelf,
+    { document, ...about }: Pick<ConversationHead, 'id' | 'of' | 'version'> & NewConversation
+  ): Promise<ListedConversation> {
+    const head: ConversationHead = { format: 1, ...about, title: about.title.slice(0, MAX_TITLE_LENGTH) }
+    const content = `${JSON.stringify(head)}\n${JSON.stringify(document)}\n`
+    const kept = listedOf(head, Buffer.byteLength(content))
+    this.#requireRoom(listed, listed.get(kept.id), kept.size)
+    await mkdir(folder, { recursive: true, mode: 0o700 })
+    await writeFileAtomic(join(folder, fileOf(kept.id)), content, { mode: 0o600 })
+    listed.set(kept.id, kept)
+    deleted.delete(kept.id)
+    return kept
   }
 
   /** @throws CorralError `conversation_not_found` */
@@ -156,19 +184,23 @@ export class ConversationStore {
     })
   }
 
-  /** Deletes all conversations of an owner. @returns how many there were */
+  /** Deletes all conversations of an owner. @returns how many there were, without copies */
   deleteAll(owner: string): Promise<number> {
     return this.#change(owner, async shelf => {
-      const ids = [...shelf.listed.keys()]
-      await this.#delete(shelf, ids)
-      return ids.length
+      const all = [...shelf.listed.values()]
+      await this.#delete(
+        shelf,
+        all.map(({ id }) => id)
+      )
+      return all.filter(each => !isCopy(each)).length
     })
   }
 
-  /** Delete the files first, so that a full disk has space for the note. */
+  /** Delete the files first, so that a full disk has space for the note, and copies before their conversations. */
   async #delete({ folder, listed, deleted }: Shelf, ids: readonly string[]): Promise<void> {
     const deleted_at = new Date().toISOString()
-    for (const id of ids) {
+    const copies = [...listed.values()].filter(({ of = '' }) => ids.includes(of))
+    for (const id of new Set([...copies.map(({ id }) => id), ...ids])) {
       await rm(join(folder, fileOf(id)), { force: true })
       setNewest(deleted, id, { id, version: listed.get(id)!.version + 1, deleted_at }, MAX_TOMBSTONES)
       listed.delete(id)
@@ -235,7 +267,7 @@ export class ConversationStore {
 
   /** Returns the head of a conversation, or undefined if it is missing or unreadable, which is logged. */
   async #look(folder: string, id: string, onText?: (piece: string) => void, signal?: AbortSignal) {
-    const file = await openIfThere(join(folder, fileOf(id)))
+    const file = await open(join(folder, fileOf(id)), 'r').catch(whenMissing)
     try {
       return file && (await this.#read(folder, id, file, onText, signal))
     } finally {
@@ -255,16 +287,9 @@ export class ConversationStore {
   }
 }
 
-async function openIfThere(path: string): Promise<FileHandle | undefined> {
-  try {
-    return await open(path, 'r')
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return undefined
-    throw error
-  }
-}
-
 const TOMBSTONES = 'deleted.json'
+
+const isCopy = ({ of }: ListedConversation) => of !== undefined
 
 const listedOf = ({ format: _, text: __, ...about }: ConversationHead, size: number): ListedConversation => ({
   ...about,
@@ -277,7 +302,7 @@ const fileOf = (id: string) => `c-${id}.json`
 function notFound(id: string): CorralError {
   return new CorralError(
     'conversation_not_found',
-    `There is no conversation "${id}" on this server. It may have been deleted.`
+    `There is no conversation "${id}" on this server. It may have been deleted, or is no longer shared.`
   )
 }
 

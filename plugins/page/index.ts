@@ -19,6 +19,7 @@ export default definePlugin({
   api: 1,
   description: 'The web page: chat, models and server state',
   optional: true,
+  needs: ['access'],
   offers: ['web'],
   options: Type.Object(
     {
@@ -47,11 +48,12 @@ export default definePlugin({
     },
     { additionalProperties: false }
   ),
-  async setup({ paths, log }, options) {
+  async setup({ paths, log, service }, options) {
     const { path } = options
     let now = options
     const quota = () => ({ count: now.conversation_count, bytes: parseBytes(now.conversation_bytes)! })
     const conversations = new ConversationStore(join(paths.home, 'conversations'), quota, log)
+    const hasOwner = (owner: string) => service('access').callerOf(owner) !== undefined
     // Relative paths, so that a proxy may put the page and the API below a path of its own.
     const name = path.slice(path.lastIndexOf('/') + 1)
     const depth = path.split('/').length - 2
@@ -63,7 +65,7 @@ export default definePlugin({
         now = next
       },
       routes: async app => {
-        await app.register(conversationRoutes(conversations, () => now.conversations === 'server'))
+        await app.register(conversationRoutes(conversations, () => now.conversations === 'server', hasOwner))
         // At the root, `GET /` also belongs to programs. The native API tells them from browsers.
         if (path !== '/') app.get(path, OPEN, async (_request, reply) => sendPage(reply))
         const folder = `${path === '/' ? '' : path}/page`

@@ -56,6 +56,7 @@ const REFUSED: Record<string, number[]> = {
   createBatch: [404],
   // Browsers store conversations by default.
   putConversation: [404],
+  shareConversation: [404],
   // There are no servers of tools.
   callTool: [400],
   // The link is not from this server.

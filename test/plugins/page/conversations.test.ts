@@ -14,30 +14,33 @@ const NEVER = new AbortController().signal
 function client(corral: Corral, key?: string) {
   const authorization = key === undefined ? undefined : `Bearer ${key}`
   const send = (method: string, path: string, body?: object, headers: Record<string, string> = {}) =>
-    corral.json(`/api/conversations${path}`, body, {
+    corral.json(`/api/${path}`, body, {
       method,
       headers: { ...(authorization && { authorization }), ...headers }
     })
   return {
-    list: (query = '') => send('GET', query),
-    get: (id: string) => send('GET', `/${id}`),
-    delete: (id = '') => send('DELETE', id && `/${id}`),
+    list: (query = '') => send('GET', `conversations${query}`),
+    get: (id: string) => send('GET', `conversations/${id}`),
+    delete: (id = '') => send('DELETE', `conversations${id && `/${id}`}`),
     put: (id: string, body: object, headers?: Record<string, string>) =>
-      send('PUT', `/${id}`, { title: 'A title', document: { messages: [] }, ...body }, headers)
+      send('PUT', `conversations/${id}`, { title: 'A title', document: { messages: [] }, ...body }, headers),
+    share: (id: string, document: unknown) => send('POST', `conversations/${id}/share`, { title: 'A copy', document }),
+    shared: (id: string) => send('GET', `shared/${id}`)
   }
 }
 
 t.test('a server whose pages store conversations in browsers stores none', thorough, async t => {
   const corral = await startCorral(t)
-  const { list, get, put, delete: remove } = client(corral)
-  for (const reply of [await list(), await get('one'), await remove(), await put('one', {})]) {
+  const { list, get, put, delete: remove, share, shared } = client(corral)
+  const replies = [await list(), await get('one'), await remove(), await put('one', {}), await share('one', {})]
+  for (const reply of [...replies, await shared('0'.repeat(32))]) {
     t.match(reply, { status: 404, body: { code: 'conversations_off' } })
   }
   t.notOk(existsSync(join(corral.home, 'conversations')))
 })
 
 t.test('conversations are separate for each key and survive a kill', async t => {
-  const config = 'web:\n  conversations: server\n  conversation_count: 5\n  conversation_bytes: 100KiB\n'
+  const config = 'web:\n  conversations: server\n  conversation_count: 6\n  conversation_bytes: 100KiB\n'
   const home = t.testdir({})
   let corral = await startCorral(t, { config, home })
   const newKey = async (name: string): Promise<string> =>
@@ -62,6 +65,26 @@ t.test('conversations are separate for each key and survive a kill', async t => 
   t.match(await corral.json('/api/conversations/one', undefined, { local: true }), NOT_FOUND, 'not even an admin')
   t.equal((await bob.put('one', { title: "Bob's" })).status, 200)
   t.match((await alice.get('one')).body, { title: 'First' })
+
+  t.comment('a shared copy is for all users of the server, until its owner revokes it')
+  t.match(await client(corral, bobKey).share('two', {}), NOT_FOUND)
+  const { body: copy } = await alice.share('one', document)
+  t.match(copy, { id: /^[0-9a-f]{32}$/, of: 'one', title: 'A copy' })
+  t.equal((await client(corral).shared(copy.id)).status, 401)
+  t.match(await bob.shared(copy.id), { status: 200, body: { ...copy, document } })
+  t.equal((await bob.list('?shared=true')).body.total, 0, 'who can read it does not list it')
+  t.match(await bob.delete(copy.id), NOT_FOUND)
+  for (const id of ['..%2Fkeys', 'one', copy.id.toUpperCase()]) t.equal((await alice.shared(id)).status, 400)
+  t.match(await alice.shared('0'.repeat(32)), NOT_FOUND)
+  t.equal((await alice.list()).body.total, 1, 'it is no conversation')
+  const { body: second } = await alice.share('one', 2)
+  t.match((await alice.list('?shared=true')).body, { conversations: [{ of: 'one' }, { of: 'one' }], total: 2 })
+  t.equal((await alice.delete(copy.id)).status, 200)
+  t.match(await bob.shared(copy.id), NOT_FOUND)
+  t.equal((await bob.shared(second.id)).body.document, 2)
+  t.equal((await bob.put(copy.id, {})).status, 200)
+  t.match(await alice.shared(copy.id), NOT_FOUND, 'a conversation with such an id is not shared')
+  t.equal((await bob.delete(copy.id)).status, 200)
 
   t.comment('a write must name the current version')
   t.match(await alice.put('one', {}), { status: 409, body: { code: 'conversation_changed', version: 1 } })
@@ -114,6 +137,9 @@ t.test('conversations are separate for each key and survive a kill', async t => 
   t.match(await alice.put('two', large), overLimit('web.conversation_bytes'))
   t.match((await alice.get('two')).body, { title: 'No. 2', version: 1 }, 'the stored version is unchanged')
   t.equal((await bob.put('six', {})).status, 200, 'each key has its own quota')
+  t.match(await bob.share('six', 'x'.repeat(110_000)), overLimit('web.conversation_bytes'))
+  for (let at = 0; at < 4; at++) t.equal((await bob.share('six', {})).status, 200)
+  t.match(await bob.share('six', {}), overLimit('web.conversation_count'))
   t.equal((await alice.put('five', { version: 1 })).status, 200, 'a smaller version frees space')
 
   t.comment('a kill during writes')
@@ -142,13 +168,23 @@ t.test('conversations are separate for each key and survive a kill', async t => 
   t.notOk(existsSync(join(place, 'c-con.json.123456')))
   t.match(await alice.put('old', {}), { status: 409, body: deleted }, 'deletions survive a restart')
   t.equal((await alice.delete('con')).status, 200)
+  t.equal((await alice.shared(second.id)).body.document, 2, 'copies survive a restart')
+  t.match((await alice.list('?shared=true')).body.conversations, [{ id: second.id, of: 'one' }])
   t.match(await alice.put('old', { version: 2 }), { status: 200, body: { version: 3 } }, 'restored')
   t.match((await alice.get('old')).body, { version: 3 })
 
   t.comment('deleting all conversations, and revoking a key')
-  t.match(await client(corral, bobKey).delete(), { body: { status: 'deleted', count: 2 } })
-  t.equal((await alice.list()).body.total, 5)
+  const bobAgain = client(corral, bobKey)
+  t.equal((await bobAgain.list('?shared=true')).body.total, 4)
+  t.match(await bobAgain.delete(), { body: { status: 'deleted', count: 2 } })
+  t.equal((await bobAgain.list('?shared=true')).body.total, 0)
+  t.equal((await alice.delete('one')).status, 200)
+  const { body: third } = await alice.share('two', 3)
+  t.match(await bobAgain.shared(second.id), NOT_FOUND)
+  t.equal((await bobAgain.shared(third.id)).body.document, 3)
+  t.equal((await alice.list()).body.total, 4)
   t.equal((await corral.json('/api/keys/alice', undefined, { method: 'DELETE', local: true })).status, 200)
+  t.match(await bobAgain.shared(third.id), NOT_FOUND)
   const again = client(corral, await newKey('alice'))
   t.equal((await again.list()).body.total, 0, 'a new key with the same name starts empty')
 })
