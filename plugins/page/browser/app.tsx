@@ -31,6 +31,7 @@ const laterView = (load: () => Promise<View>) =>
 const VIEWS: Record<string, View> = {
   chat: ({ path }) => <ChatView ids={path} />,
   project: ({ path: [id = ''] }) => <ChatView key={id} ids={[]} project={id} />,
+  shared: laterView(async () => (await import('./chat/shared-chat.tsx')).SharedChat),
   models: laterView(async () => (await import('./models/models-view.tsx')).ModelsView),
   server: laterView(async () => (await import('./machine/server-view.tsx')).ServerView),
   playground: laterView(async () => (await import('./playground/playground-view.tsx')).PlaygroundView)

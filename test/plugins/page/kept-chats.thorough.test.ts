@@ -1,7 +1,8 @@
 import type { Page } from 'playwright-core'
 import t from 'tap'
+import { accessibilityFaults, screenshot } from '../../support/browser.ts'
 import { CAPITAL_QUESTION, startCorral, until } from '../../support/corral.ts'
-import { answered, answersOf, ask, chooseForChat, deleteChat, pageTests, renameChat } from './support.ts'
+import { answered, answersOf, ask, chooseForChat, deleteChat, pageTests, renameChat, widthOf } from './support.ts'
 
 const QUESTION = CAPITAL_QUESTION.content
 const config = (more = '') => `web:\n  conversations: server\n${more}defaults:\n  temperature: 0\n`
@@ -145,4 +146,72 @@ test('a chat over the quota stays in the browser, with a warning', { mayFail: tr
   await answered(page, QUESTION)
   await page.getByText(/Your latest changes are not on the server yet/).waitFor()
   t.ok(await answersOf(page).getByText('Paris').isVisible())
+})
+
+test('a link shows a copy of a chat until it is revoked', { mayFail: true }, async (t, { page }, open) => {
+  await answered(page, QUESTION)
+  await chooseForChat(page, QUESTION, 'Share')
+  const dialog = page.getByRole('dialog', { name: 'Share' })
+  await dialog.getByRole('button', { name: 'Create a link' }).click()
+  const address = (await dialog.getByRole('link').getAttribute('href'))!
+  t.strictSame(await accessibilityFaults(page), [])
+  await screenshot(page, 'share')
+  await page.keyboard.press('Escape')
+  await answered(page, 'What is 7 + 8?')
+
+  const other = (await open()).page
+  await other.setViewportSize({ width: 375, height: 700 })
+  await other.goto(address)
+  await answersOf(other).getByText('Paris').waitFor()
+  t.equal(await other.getByRole('article').count(), 2, 'the chat as it was')
+  t.equal(await other.locator('article button, article form').count(), 0)
+  t.strictSame(await accessibilityFaults(other), [])
+  t.equal(await widthOf(other), 375)
+  await screenshot(other, 'shared 375')
+
+  await chooseForChat(page, QUESTION, 'Share')
+  await dialog.getByRole('button', { name: 'Revoke' }).click()
+  await dialog.getByRole('link').waitFor({ state: 'hidden' })
+  await other.getByRole('button', { name: 'Continue in a chat of my own' }).click()
+  await answered(other, 'Count to 12.')
+  t.equal(await other.getByRole('article').count(), 4, 'the copy is continued')
+  await other.goto(address)
+  await other.reload()
+  await other.getByText('This chat is not shared any more.').waitFor()
+
+  t.comment('a copy that was made to act on the reader')
+  await until('both chats are stored', async () => (await stored()).length === 2)
+  const { chat: known, messages } = await document()
+  const share = async (document: unknown) =>
+    (await corral.json(`/api/conversations/${known.id}/share`, { title: '<img src=x onerror=ran=1>', document })).body
+      .id
+  const call = { id: 'c', server: 's', tool: 'write', name: 's_write', arguments: '{}', at: 0, state: 'asked' }
+  const acting = {
+    state: 'answering',
+    stream: { id: 'x', last: 0 },
+    error: { message: 'Broken', code: 'unreachable' },
+    toolCalls: [call],
+    calls: [{ ...call, approval: 'a' }],
+    content: '<script>ran = 2</script>'
+  }
+  const changed = messages.map((message: { role: string }) =>
+    message.role === 'assistant' ? { ...message, ...acting } : message
+  )
+  const sent: string[] = []
+  other.on('request', request => void sent.push(new URL(request.url()).pathname))
+  const chatOf = { id: known.id, title: 'T', createdAt: 1, mcp: ['s'], leaf: known.leaf }
+  await other.goto(`${corral.url}/#/shared/${await share({ chat: chatOf, messages: changed })}`)
+  await other.reload()
+  await other.getByText('<script>ran = 2</script>').first().waitFor()
+  t.equal(await other.locator('article button:not(.icon-button), article form, article .failure').count(), 0)
+  t.equal(await other.evaluate('window.ran'), undefined)
+  t.same(
+    sent.filter(path => path.startsWith('/v1/')),
+    []
+  )
+  for (const broken of [null, { chat: chatOf, messages: 1 }]) {
+    await other.goto(`${corral.url}/#/shared/${await share(broken)}`)
+    await other.reload()
+    await other.getByText('This part of the page could not be loaded.').waitFor()
+  }
 })

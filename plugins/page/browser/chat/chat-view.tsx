@@ -17,6 +17,7 @@ import {
   messagesOf,
   type OpenChat,
   openChat,
+  projectOf,
   sought
 } from '../state/chats.ts'
 import { branchTo, isContextFull, isDocument, isUnderWay, summaryIndex } from '../state/conversation-tree.ts'
@@ -151,6 +152,7 @@ function NewChat({ project }: { project: Chat | undefined }) {
           </p>
         )}
       </div>
+      {project && <DocumentLine id={project.id} />}
       <Composer
         id={undefined}
         busyWith={undefined}
@@ -160,7 +162,7 @@ function NewChat({ project }: { project: Chat | undefined }) {
         onSettings={change}
         onSend={async (text, attachments) => {
           const chat = await (project
-            ? copyChat(project.id, { ...NO_PROJECT, project: project.id, model }, [])
+            ? copyChat({ ...project, ...NO_PROJECT, project: project.id, model }, [])
             : createChat({ model, ...settings.peek() }))
           go(['chat', chat.id])
           await say(chat.id, text, attachments)
@@ -251,7 +253,7 @@ function OldChat(props: {
         {onClose && <IconButton icon="close" label={t.close} onClick={onClose} />}
       </header>
       {opened.value && <Conversation id={id} opened={opened.value} />}
-      {hasDocuments.value && <DocumentLine id={id} opened={opened.value!} />}
+      {(hasDocuments.value || projectOf(chat)) && <DocumentLine id={id} />}
       <Composer
         id={id}
         busyWith={busyWith.value}

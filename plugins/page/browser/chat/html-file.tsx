@@ -1,10 +1,10 @@
 import { type ComponentChild, render } from 'preact'
-import { partsOf } from '../state/answer-calls.ts'
-import { download, fileName, headingOf, readBranch } from '../state/chat-files.ts'
-import type { Chat, HostedCall, Message } from '../state/chat-format.ts'
+import { download, fileName, headingOf, markdownOf, readBranch } from '../state/chat-files.ts'
+import type { Chat, Message } from '../state/chat-format.ts'
 import { texts } from '../texts/texts.ts'
 import { MarkdownBlocks } from './markdown-blocks.ts'
 import { partOf } from './markdown-view.tsx'
+import { QuestionBody } from './message-view.tsx'
 
 /** The file runs nothing and loads nothing. Alignments of tables are attributes `style`. */
 const POLICY =
@@ -12,8 +12,8 @@ const POLICY =
 const STYLE = `:root { color-scheme: light dark; --line: light-dark(#d5d5d0, #45454d); --wash: light-dark(#f4f4f1, #26262b) }
 body { max-width: 46rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.6 system-ui, sans-serif; overflow-wrap: anywhere }
 body > article > h2 { margin: 2rem 0 0.5rem; font-size: 0.85rem; font-weight: 600; opacity: 0.75 }
-.is-user, pre, details { padding: 0.6rem 0.9rem; border-radius: 0.6rem; background: var(--wash) }
-.is-plain, pre { white-space: pre-wrap }
+.is-user, pre { padding: 0.6rem 0.9rem; border-radius: 0.6rem; background: var(--wash) }
+.is-plain, .question-text, pre { white-space: pre-wrap }
 figure { margin: 1rem 0 } figcaption { font-size: 0.85rem; opacity: 0.75 }
 img { max-width: 100% } table { border-collapse: collapse } td, th { padding: 0.3rem 0.6rem; border: 1px solid var(--line) }
 blockquote { margin-inline: 0; padding-inline-start: 1rem; border-inline-start: 3px solid var(--line) }
@@ -57,31 +57,20 @@ async function htmlOf(shown: ComponentChild): Promise<string> {
 }
 
 function Article({ message }: { message: Message }) {
-  const t = texts.peek()
-  const { role, content, attachments = [], sources = [], summary } = message
+  const { role, sources = [] } = message
   return (
     <article class={`is-${role}`}>
       <h2>{headingOf(message)}</h2>
-      {attachments.map(({ name, kind, data }) =>
-        kind === 'image' ? (
-          <img src={data} alt={name} />
-        ) : kind === 'audio' ? (
-          // biome-ignore lint/a11y/useMediaCaption: what the user has given has no captions
-          <audio src={data} controls />
-        ) : (
-          <p>{name}</p>
-        )
-      )}
       {role === 'assistant' ? (
-        partsOf(message).map(({ text, calls }) => [markdown(text), calls.map(callOf)])
+        <div dir="auto">
+          {new MarkdownBlocks().update(markdownOf(message), true).map((part, index) => partOf(part, index, true))}
+        </div>
       ) : (
-        <p class="is-plain" dir="auto">
-          {content}
-        </p>
+        <QuestionBody message={message} />
       )}
       {sources.length > 0 && (
         <details>
-          <summary>{t.passages}</summary>
+          <summary>{texts.peek().passages}</summary>
           <ol>
             {sources.map(({ name, text }) => (
               <li class="is-plain">{`${name}\n${text}`}</li>
@@ -89,19 +78,6 @@ function Article({ message }: { message: Message }) {
           </ol>
         </details>
       )}
-      {summary && [<h3 key="title">{t.summary}</h3>, markdown(summary)]}
     </article>
   )
 }
-
-const markdown = (text: string) => (
-  <div dir="auto">{new MarkdownBlocks().update(text, true).map((part, index) => partOf(part, index, true))}</div>
-)
-
-const callOf = ({ server, tool, arguments: given, output }: HostedCall) => (
-  <details>
-    <summary>{`${server} · ${tool}`}</summary>
-    <pre>{given}</pre>
-    {output && <pre>{output}</pre>}
-  </details>
-)

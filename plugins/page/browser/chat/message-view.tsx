@@ -32,8 +32,9 @@ const AnswerSteps = later(async () => (await import('./tool-calls.tsx')).AnswerS
 /** Id of the message that is being edited, or empty. */
 export const edited = signal('')
 
-/** One message of the current branch. */
-export function MessageView(props: { message: Signal<Message>; opened: Signal<OpenChat> }) {
+/** One message of the current branch. @param opened its chat; absent for messages that can only be read */
+export function MessageView(props: { message: Signal<Message>; opened?: Signal<OpenChat> }) {
+  const { opened } = props
   const message = props.message.value
   const t = texts.value
   const article = useRef<HTMLElement>(null)
@@ -56,9 +57,9 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
       aria-busy={isBusy}
     >
       {message.role === 'assistant' ? <AnswerBody message={message} /> : <QuestionBody message={message} />}
-      {!isBusy && (
+      {!isBusy && opened && (
         <footer class="message-foot">
-          <Versions message={message} opened={props.opened} />
+          <Versions message={message} opened={opened} />
           <CopyButton text={() => message.content} />
           <IconButton icon="edit" label={t.edit} onClick={() => (edited.value = message.id)} />
           {message.role === 'assistant' && <Again message={message} />}
@@ -82,7 +83,7 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
   )
 }
 
-function QuestionBody({ message: { content, attachments = [] } }: { message: Message }) {
+export function QuestionBody({ message: { content, attachments = [] } }: { message: Message }) {
   return (
     <div class="question" dir="auto">
       {attachments.map(({ name, kind, data }) =>

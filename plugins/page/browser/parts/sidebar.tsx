@@ -7,7 +7,7 @@ import { groupChats } from '../state/chat-groups.ts'
 import { changeChat, chats, chatsByProject, projects, today } from '../state/chats.ts'
 import { switchNotifications } from '../state/finished.ts'
 import { allowedTools } from '../state/hosted-tools.ts'
-import { deleteEverywhere } from '../state/kept-chats.ts'
+import { deleteEverywhere, isOn } from '../state/kept-chats.ts'
 import { signOut } from '../state/me.ts'
 import {
   language,
@@ -84,6 +84,7 @@ export function Sidebar() {
 
 const chatFiles = () => import('../state/chat-files.ts')
 const FoundChats = later(async () => (await import('./found-chats.tsx')).FoundChats)
+const ShareDialog = later(async () => (await import('../chat/shared-chat.tsx')).ShareDialog)
 const Projects = later(async () => (await import('./projects.tsx')).Projects)
 const ProjectDialog = later(async () => (await import('./projects.tsx')).ProjectDialog)
 /** The chat that a new project is being made for; empty for none, undefined without a dialog. */
@@ -271,6 +272,7 @@ function lineOf(chat: Chat, found?: FoundChat): ComponentChild {
 function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined }) {
   const t = texts.value
   const [isRenaming, setRenaming] = useState(false)
+  const [isSharing, setSharing] = useState(false)
   const title = chat.title || t.untitled
   // Computed per line, so that opening a chat updates only the affected lines out of a thousand.
   const isCurrent = useComputed(() => route.value[0] === 'chat' && route.value[1] === chat.id).value
@@ -296,6 +298,11 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
       </li>
     )
   }
+  const exports = [
+    [t.saveMarkdown, async () => (await chatFiles()).exportMarkdown(chat)],
+    [t.saveHtml, async () => (await import('../chat/html-file.tsx')).exportHtml(chat)],
+    [t.saveJson, async () => (await chatFiles()).exportChats(chat.id)]
+  ] as const
   const remove = () =>
     confirm(t.deleteChatTitle, fill(t.deleteChatText, { title }), t.delete, () => {
       if (isCurrent) go(['chat'], true)
@@ -337,25 +344,15 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
               <MenuItem icon="plus" onSelect={() => (projectFor.value = chat.id)} text={t.newProject} />
             </div>
             <hr />
-            <MenuItem
-              icon="download"
-              onSelect={async () => (await chatFiles()).exportMarkdown(chat)}
-              text={t.saveMarkdown}
-            />
-            <MenuItem
-              icon="download"
-              onSelect={async () => (await import('../chat/html-file.tsx')).exportHtml(chat)}
-              text={t.saveHtml}
-            />
-            <MenuItem
-              icon="download"
-              onSelect={async () => (await chatFiles()).exportChats(chat.id)}
-              text={t.saveJson}
-            />
+            {exports.map(([text, save]) => (
+              <MenuItem key={text} icon="download" onSelect={() => attempt(save)} text={text} />
+            ))}
+            {isOn && <MenuItem icon="copy" onSelect={() => setSharing(true)} text={t.share} />}
             <MenuItem icon="trash" danger onSelect={remove} text={t.delete} />
           </>
         )}
       </Menu>
+      {isSharing && <ShareDialog chat={chat} onClose={() => setSharing(false)} />}
     </li>
   )
 }

@@ -58,12 +58,15 @@ export function headingOf({ role, model = role, at }: Message): string {
 
 /** Exports the current branch of a chat as Markdown. */
 export async function exportMarkdown(chat: Chat): Promise<void> {
-  const parts = (await readBranch(chat)).map(message => {
-    const steps = partsOf(message).flatMap(({ text, calls }) => [text, ...calls.map(callText)])
-    if (message.summary) steps.push(`### ${texts.peek().summary}`, message.summary)
-    return `## ${headingOf(message)}\n\n${steps.filter(Boolean).join('\n\n')}`
-  })
+  const parts = (await readBranch(chat)).map(message => `## ${headingOf(message)}\n\n${markdownOf(message)}`)
   download(`${fileName(chat.title)}.md`, 'text/markdown', `# ${chat.title}\n\n${parts.join('\n\n')}\n`)
+}
+
+/** The text of a message with its calls and summary. */
+export function markdownOf(message: Message): string {
+  const steps = partsOf(message).flatMap(({ text, calls }) => [text, ...calls.map(callText)])
+  if (message.summary) steps.push(`### ${texts.peek().summary}`, message.summary)
+  return steps.filter(Boolean).join('\n\n')
 }
 
 /** A call and its result, indented so that no result can look like text of the chat. */

@@ -26,11 +26,14 @@ export const sortedChats = computed(() =>
 export const projects = computed(() =>
   [...chats.value.values()].filter(({ isProject }) => isProject).sort((a, b) => a.title.localeCompare(b.title))
 )
-/** Chats by the id of their project. Chats of no project, or of a missing one, have an empty id. */
+/** Id of the project that a chat is in; empty for no project, or a missing one. */
+export const projectOf = ({ project = '' }: Pick<Chat, 'project'>): string =>
+  chats.value.get(project)?.isProject ? project : ''
+/** Chats by the id of their project. */
 export const chatsByProject = computed(() => {
   const lists = new Map<string, Chat[]>()
   for (const chat of sortedChats.value) {
-    const id = chats.value.get(chat.project ?? '')?.isProject ? chat.project! : ''
+    const id = projectOf(chat)
     lists.set(id, lists.get(id) ?? [])
     lists.get(id)!.push(chat)
   }
@@ -261,12 +264,12 @@ export async function mergeIn(other: ChatDocument): Promise<{ chat: Chat; isSame
 
 /** Copies one branch of a chat into a new chat. @param end last message; default is the end of the current branch */
 export const forkChat = (id: string, change: Partial<Chat>, end?: string): Promise<Chat> =>
-  copyChat(id, change, branchTo(messagesOf(id), end ?? chats.peek().get(id)!.leaf))
+  copyChat({ ...chats.peek().get(id), ...change }, branchTo(messagesOf(id), end ?? chats.peek().get(id)!.leaf))
 
 /** Makes a new chat with the fields of another, and copies of messages that follow each other. */
-export async function copyChat(id: string, change: Partial<Chat>, messages: readonly Message[]): Promise<Chat> {
-  const { leaf: _leaf, stamps: _stamps, gone: _gone, changedAt: _changedAt, ...from } = chats.peek().get(id)!
-  const copy = await createChat({ ...from, ...change })
+export async function copyChat(chat: Partial<Chat>, messages: readonly Message[]): Promise<Chat> {
+  const { leaf: _leaf, stamps: _stamps, gone: _gone, changedAt: _changedAt, ...from } = chat
+  const copy = await createChat(from)
   let parent: string | undefined
   for (const message of messages) {
     const { id: _id, at: _at, parent: _parent, stream: _stream, rev: _rev, ...rest } = message

@@ -61,7 +61,8 @@ function exchange(delay: number): void {
   }, delay)
 }
 
-const isOn = document.querySelector<HTMLMetaElement>('meta[name=corral-conversations]')?.content === 'server'
+/** Whether the server stores chats. */
+export const isOn = document.querySelector<HTMLMetaElement>('meta[name=corral-conversations]')?.content === 'server'
 
 /** Downloads the chats and from then on uploads changes, if the server stores chats. */
 export function keepChats(): void {
@@ -74,6 +75,11 @@ export function keepChats(): void {
     isFirst = false
   })
   addEventListener('focus', () => exchange(0))
+}
+
+/** Stores a new chat on the server at once. @throws ApiError */
+export async function keepNow(id: string): Promise<void> {
+  if (!readSeen()[id]) await putOne(id, 0)
 }
 
 export async function deleteEverywhere(id: string): Promise<void> {

@@ -109,5 +109,5 @@ export async function compact(id: string, isNew: boolean, signal: AbortSignal): 
     return id
   }
   const root: Message = { id: '', chat: id, role: 'assistant', content: '', summary, at: 0 }
-  return (await copyChat(id, {}, [root, ...branch.slice(end + 1)])).id
+  return (await copyChat(chat, [root, ...branch.slice(end + 1)])).id
 }
