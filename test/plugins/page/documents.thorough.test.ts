@@ -194,3 +194,66 @@ test(
     await until('the vectors are deleted', async () => (await stored(page)).length === 0)
   }
 )
+
+test('documents of a project are for all of its chats', { mayFail: true }, async (t, { page, context }, open) => {
+  const prompt = followPrompts(context)
+  await page.getByRole('button', { name: 'New project' }).click()
+  await page.getByRole('textbox', { name: 'Name' }).fill('Lighthouse')
+  await page.keyboard.press('Enter')
+  await choose(page, DEMO)
+  await setOptions(page, { num_ctx: '1024', max_tokens: '16' })
+  const photo = { name: 'photo.png', mimeType: 'image/png', buffer: Buffer.from('x') }
+  const note = { name: 'note.txt', mimeType: 'text/plain', buffer: Buffer.from('The warden is called Ada.') }
+  await page.getByLabel('Add documents').setInputFiles([REPORT, note, photo])
+  await page.getByText('photo.png is not a PDF or a text file.').waitFor()
+  await page.getByRole('button', { name: 'Documents: 2' }).waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await screenshot(page, 'project documents')
+  await page.setViewportSize({ width: 375, height: 700 })
+  t.equal(await page.evaluate('document.documentElement.scrollWidth'), 375)
+  await page.setViewportSize({ width: 1280, height: 720 })
+
+  t.comment('a chat searches them, and its citations open them')
+  const first = await answered(page, OTHER_QUESTION)
+  t.match(prompt(), SECRET)
+  await first
+    .getByRole('button', { name: /^Passage 1/ })
+    .last()
+    .click()
+  t.match(
+    await page.getByRole('dialog', { name: 'Passage 1: report.pdf' }).locator('.passage').innerText(),
+    /Harvest 55/
+  )
+  await page.keyboard.press('Escape')
+  await until('the project has the vectors', async () => (await stored(page)).length === 2)
+  await documents(page).click()
+  await page.getByRole('dialog').getByText('from the project Lighthouse').first().waitFor()
+  t.equal(await page.getByRole('button', { name: /^Remove/ }).count(), 0)
+  await page.keyboard.press('Escape')
+
+  t.comment('other browsers have them, too')
+  const other = await open()
+  const otherPrompt = followPrompts(other.context)
+  await other.page.getByRole('link', { name: 'Lighthouse', exact: true }).click()
+  await other.page.getByRole('button', { name: 'Documents: 2' }).waitFor()
+  await answered(other.page, 'What is the warden called?')
+  t.match(otherPrompt(), 'The warden is called Ada.')
+  await other.page.getByRole('link', { name: 'Lighthouse', exact: true }).click()
+  await documents(other.page).click()
+  await other.page.getByRole('button', { name: 'Remove report.pdf' }).click()
+  await other.page.getByRole('button', { name: 'Remove report.pdf' }).waitFor({ state: 'hidden' })
+  await until('the other browser removes it', async () => {
+    await page.evaluate("dispatchEvent(new Event('focus'))")
+    return page.getByRole('button', { name: 'Documents: 1' }).isVisible()
+  })
+  await until('its vectors are deleted', async () => (await stored(page)).length === 1)
+
+  t.comment('they are deleted with the project')
+  await page.getByRole('button', { name: 'More: Lighthouse' }).click()
+  await page.locator('.menu-list').getByRole('button', { name: 'Delete' }).click()
+  await page.getByRole('dialog').getByRole('button', { name: 'Keep its chats' }).click()
+  await documents(page).waitFor({ state: 'hidden' })
+  await until('the vectors are deleted', async () => (await stored(page)).length === 0)
+  await answered(page, 'What is the warden called?')
+  t.notMatch(prompt(), 'Ada')
+})

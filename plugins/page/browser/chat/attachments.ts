@@ -13,11 +13,12 @@ const MAX_TEXT_LENGTH = 2_000_000
 
 /**
  * Reads files that were dropped, pasted or chosen.
+ * @param capabilities of the model; undefined to read only documents
  * @returns the attachments, why other files were rejected, and what to announce
  */
 export async function readFiles(
   files: readonly File[],
-  capabilities: readonly string[],
+  capabilities: readonly string[] | undefined,
   signal: AbortSignal
 ): Promise<{ attachments: Attachment[]; refused: string[]; told: string }> {
   const t = texts.peek()
@@ -28,7 +29,7 @@ export async function readFiles(
     const limit = /^(image|audio)\//.test(type) ? MAX_BYTES : MAX_DOCUMENT_BYTES
     if (size > limit) refused.push(fill(t.fileTooLarge, { name, size: formatSize(limit) }))
     else if (type.startsWith('image/') && type !== 'image/svg+xml') {
-      if (!capabilities.includes('vision')) refused.push(fill(t.modelBlind, { name }))
+      if (!capabilities?.includes('vision')) refused.push(fill(capabilities ? t.modelBlind : t.noDocument, { name }))
       else {
         const image = await readImage(file, signal)
         if (signal.aborted) break
@@ -36,7 +37,7 @@ export async function readFiles(
         else refused.push(fill(t.imageBroken, { name }))
       }
     } else if (type.startsWith('audio/')) {
-      if (!capabilities.includes('audio')) refused.push(fill(t.modelDeaf, { name }))
+      if (!capabilities?.includes('audio')) refused.push(fill(capabilities ? t.modelDeaf : t.noDocument, { name }))
       else attachments.push({ name, type, kind: 'audio', data: await dataAddress(file) })
     } else {
       try {

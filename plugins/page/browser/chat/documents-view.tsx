@@ -1,7 +1,7 @@
-import { type Signal, useComputed } from '@preact/signals'
+import { type Signal, useComputed, useSignal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import type { Recommendation } from '../../../../core/contracts/native-records.ts'
-import { attempt, Dialog, IconButton } from '../parts/controls.tsx'
+import { announce, attempt, Dialog, IconButton, notify } from '../parts/controls.tsx'
 import { formatNumber, formatSize } from '../parts/formats.ts'
 import { Button, Select } from '../parts/forms.tsx'
 import { Icon } from '../parts/icons.tsx'
@@ -11,13 +11,14 @@ import { ask } from '../state/api.ts'
 import {
   continueIndexing,
   documentsIn,
+  documentsOf,
   embeddingModels,
   MAX_PASSAGES,
   removeDocument,
   tokensOf
 } from '../state/chat-documents.ts'
 import type { Attachment, Message } from '../state/chat-format.ts'
-import { messagesOf, type OpenChat } from '../state/chats.ts'
+import { addMessage, chats, type OpenChat, openChat, projectOf } from '../state/chats.ts'
 import { may } from '../state/me.ts'
 import { indexStates, stopIndexing } from '../state/passage-index.ts'
 import { estimateTokens } from '../state/passage-search.ts'
@@ -28,36 +29,39 @@ import { fill, plural, shownLanguage, texts } from '../texts/texts.ts'
 /** Tokens of a passage, without tokens repeated from the previous passage. */
 const TOKENS_PER_PASSAGE = 180
 
-/** The documents of a chat, and the progress of preparing their search. */
-export function DocumentLine({ id, opened }: { id: string; opened: Signal<OpenChat> }) {
+/** The documents of a chat or project, and the progress of preparing their search. */
+export function DocumentLine({ id }: { id: string }) {
   const t = texts.value
   const [isOpen, setOpen] = useState(false)
-  const documents = useComputed(() => {
-    // Only these messages have documents. Answers change with each token.
-    const asked = [...opened.value.messages.values()].filter(message => message.peek().role === 'user')
-    return documentsIn(asked.map(message => message.value))
-  })
-  const { version } = embeddingModels.value
-  const count = documents.value.size
-  const isOnline = connection.value === 'online'
-  useEffect(() => void (isOnline && attempt(() => continueIndexing(id))), [id, version, count, isOnline])
-  if (count === 0) return null
+  const chat = chats.value.get(id)!
+  const project = projectOf(chat)
+  const own = useDocuments(id)
+  const shared = useDocuments(project)
+  const count = own.size + shared.size
+  if (count === 0 && !chat.isProject) return null
   return (
     <div class="document-line">
-      <button type="button" class="menu-button" aria-haspopup="dialog" onClick={() => setOpen(true)}>
-        <Icon name="clip" size={16} />
-        <span>
-          {t.documents}: {count}
-        </span>
-      </button>
+      {count > 0 && (
+        <button type="button" class="menu-button" aria-haspopup="dialog" onClick={() => setOpen(true)}>
+          <Icon name="clip" size={16} />
+          <span>
+            {t.documents}: {count}
+          </span>
+        </button>
+      )}
+      {chat.isProject && <AddDocuments project={id} />}
       <Progress chat={id} />
+      <Progress chat={project} />
       {isOpen && (
         <Dialog title={t.documents} onClose={() => setOpen(false)}>
-          <p class="quiet">{t.documentsNote}</p>
-          {tokensOf(documents.value) > MAX_PASSAGES * TOKENS_PER_PASSAGE && <Fault text={t.documentsTooLong} />}
+          <p class="quiet">{chat.isProject ? t.projectDocumentsNote : t.documentsNote}</p>
+          {tokensOf(own) + tokensOf(shared) > MAX_PASSAGES * TOKENS_PER_PASSAGE && <Fault text={t.documentsTooLong} />}
           <ul class="plain-list">
-            {[...documents.value].map(([document, about]) => (
+            {[...own].map(([document, about]) => (
               <DocumentCard key={document} document={about} onRemove={() => removeDocument(id, document)} />
+            ))}
+            {[...shared].map(([document, about]) => (
+              <DocumentCard key={document} document={about} project={chats.value.get(project)!.title} />
             ))}
           </ul>
           <Progress chat={id} />
@@ -68,21 +72,71 @@ export function DocumentLine({ id, opened }: { id: string; opened: Signal<OpenCh
   )
 }
 
-function DocumentCard({ document, onRemove }: { document: Attachment; onRemove: () => Promise<void> }) {
+/** The documents attached to the messages of a chat or project, whose search is prepared. @param id may be empty */
+function useDocuments(id: string): ReadonlyMap<string, Attachment> {
+  const opened = useSignal<Signal<OpenChat> | undefined>(undefined)
+  useEffect(() => {
+    if (id) void openChat(id).then(found => (opened.value = found))
+    else opened.value = undefined
+  }, [id])
+  const documents = useComputed(() => {
+    // Only these messages have documents. Answers change with each token.
+    const asked = [...(opened.value?.value.messages.values() ?? [])].filter(message => message.peek().role === 'user')
+    return documentsIn(asked.map(message => message.value))
+  }).value
+  const { version } = embeddingModels.value
+  const isReady = opened.value !== undefined && connection.value === 'online'
+  useEffect(() => void (isReady && attempt(() => continueIndexing(id))), [id, version, documents.size, isReady])
+  return documents
+}
+
+/** A button that adds documents to a project. */
+function AddDocuments({ project }: { project: string }) {
   const t = texts.value
+  const [isBusy, setBusy] = useState(false)
+  const add = async (files: readonly File[]) => {
+    setBusy(true)
+    await attempt(async () => {
+      const { readFiles } = await import('./attachments.ts')
+      const { attachments, refused, told } = await readFiles(files, undefined, new AbortController().signal)
+      if (attachments.length > 0) await addMessage({ chat: project, role: 'user', content: '', attachments })
+      announce(told)
+      if (refused.length > 0) notify(refused.join(' '), true)
+    })
+    setBusy(false)
+  }
+  return (
+    <label class="button">
+      {isBusy ? t.loading : t.addDocuments}
+      <input
+        type="file"
+        multiple
+        class="visually-hidden"
+        disabled={isBusy}
+        onChange={event => add([...(event.currentTarget.files ?? [])])}
+      />
+    </label>
+  )
+}
+
+/** @param project title of the project that it belongs to. There it can be removed. */
+function DocumentCard(props: { document: Attachment; onRemove?: () => Promise<void>; project?: string }) {
+  const t = texts.value
+  const { document, onRemove, project } = props
   const { name, data, size = data.length } = document
   const pages = data.split('\f').length
   const remove = async () => {
-    await onRemove()
+    await onRemove?.()
     window.document.querySelector<HTMLElement>('dialog[open] button')?.focus()
   }
   const facts = [
+    project && fill(t.fromProject, { name: project }),
     formatSize(size),
     pages > 1 && plural(t.pageCount, pages),
     fill(t.aboutTokens, { count: formatNumber(estimateTokens(data)) })
   ]
   const button = <IconButton icon="trash" label={fill(t.removeFile, { name })} onClick={() => attempt(remove)} />
-  return <Card title={name} facts={facts} actions={button} />
+  return <Card title={name} facts={facts} actions={onRemove && button} />
 }
 
 function Progress({ chat }: { chat: string }) {
@@ -165,7 +219,7 @@ export function SourceDialog(props: { message: Message; index: number; onClose: 
   const t = texts.value
   const { message, index, onClose } = props
   const { name, at, text, page, heading } = message.sources![index]!
-  const all = documentsIn(messagesOf(message.chat).values()).values()
+  const all = documentsOf(message.chat).values()
   const whole = [...all].find(each => each.name === name && each.data.startsWith(text, at))?.data ?? ''
   const mark = useRef<HTMLElement>(null)
   useEffect(() => mark.current?.scrollIntoView(), [])

@@ -2,7 +2,7 @@ import { type HostedEvent, isAsked, isDecided, withEvent } from './answer-calls.
 import { ApiError, ask, type StreamItem, send, streamOf } from './api.ts'
 import { openChannel } from './browser-storage.ts'
 import type { Attachment, Chat, HostedCall, Message, Settings, ToolCall } from './chat-format.ts'
-import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chats.ts'
+import { addMessage, changeChat, changeMessage, chats, messagesOf, openChat, projectOf } from './chats.ts'
 import { branchTo, isDocument, isUnderWay, requestMessages, withSummary } from './conversation-tree.ts'
 import { isAllowed, toolServers, usableTools } from './hosted-tools.ts'
 import { lastModel } from './preferences.ts'
@@ -380,7 +380,12 @@ async function requestBody(
     options: asked.options,
     mcp: toolServers.peek().length > 0 || approvals.length > 0 ? { approves: true, approvals } : undefined
   })
-  if (![...all.values()].some(({ attachments }) => attachments?.some(isDocument))) return bodyOf(branch)
+  const project = projectOf(asked)
+  if (project) await openChat(project)
+  const hasDocuments = [...all.values(), ...messagesOf(project).values()].some(each =>
+    each.attachments?.some(isDocument)
+  )
+  if (!hasDocuments) return bodyOf(branch)
   const { withDocuments } = await import('./chat-documents.ts')
   return bodyOf(await withDocuments({ chat: asked, branch, answer: message, bodyOf, change, signal }))
 }

@@ -1,7 +1,7 @@
 import { computed } from '@preact/signals'
 import { ask, countTokens } from './api.ts'
 import type { Attachment, Chat, Message, Source } from './chat-format.ts'
-import { editMessage, messagesOf } from './chats.ts'
+import { chats, editMessage, messagesOf, projectOf } from './chats.ts'
 import { isDocument } from './conversation-tree.ts'
 import {
   embed,
@@ -28,7 +28,7 @@ import { searchModel } from './preferences.ts'
 import { digest, models } from './server-state.ts'
 
 /*
- * The documents of a chat: the texts attached to its messages. A question gets the whole texts if they fit into the
+ * The documents of a chat: the texts attached to its messages, and those of its project. A question gets the whole texts if they fit into the
  * context, and otherwise the passages that fit the question best.
  */
 
@@ -63,6 +63,13 @@ export const documentsIn = (messages: Iterable<Message>): Map<string, Attachment
     [...messages].flatMap(({ attachments = [] }) => attachments.filter(isDocument).map(each => [idOf(each), each]))
   )
 
+/** The chats whose documents a chat uses: itself and its project. */
+const homesOf = (chat: string) => [chat, projectOf(chats.peek().get(chat) ?? {})].filter(Boolean)
+
+/** The documents that a chat uses, by id. */
+export const documentsOf = (chat: string): Map<string, Attachment> =>
+  documentsIn(homesOf(chat).flatMap(home => [...messagesOf(home).values()]))
+
 /** About the tokens of documents. */
 export const tokensOf = (documents: ReadonlyMap<string, Attachment>): number =>
   [...documents.values()].reduce((sum, { data }) => sum + estimateTokens(data), 0)
@@ -92,17 +99,20 @@ async function gradually<Item>(items: Iterable<Item>, take: (item: Item) => unkn
 const split = new WeakMap<Attachment, Source[]>()
 
 /** The passages of documents. They are kept as long as a document is in memory. */
-async function indexedOf(documents: ReadonlyMap<string, Attachment>): Promise<Indexed[]> {
-  const all: Indexed[] = []
+async function indexedOf(homes: readonly string[]): Promise<Indexed[]> {
+  const all = new Map<string, Indexed>()
   let left = MAX_PASSAGES
-  for (const [id, document] of documents) {
-    const passages = split.get(document) ?? []
-    if (!split.has(document)) await gradually(passagesOf(document.name, document.data), each => passages.push(each))
-    split.set(document, passages)
-    all.push({ id, passages: passages.slice(0, left) })
-    left = Math.max(0, left - passages.length)
+  for (const chat of homes) {
+    for (const [id, document] of documentsIn(messagesOf(chat).values())) {
+      if (all.has(id)) continue
+      const passages = split.get(document) ?? []
+      if (!split.has(document)) await gradually(passagesOf(document.name, document.data), each => passages.push(each))
+      split.set(document, passages)
+      all.set(id, { chat, id, passages: passages.slice(0, left) })
+      left = Math.max(0, left - passages.length)
+    }
   }
-  return all
+  return [...all.values()]
 }
 
 /** Continues to index the documents of a chat that were searched before. @param again although the user stopped it */
@@ -110,13 +120,16 @@ export async function continueIndexing(chat: string, again = false): Promise<voi
   const state = await indexingState(chat)
   const { version } = embeddingModels.peek()
   if (!version || state === 'none' || (state === 'stopped' && !again)) return
-  const documents = documentsIn(messagesOf(chat).values())
-  await forgetVectors(chat, [...documents.keys()])
-  if (documents.size > 0) await indexDocuments(chat, await indexedOf(documents), version)
+  const documents = await indexedOf([chat])
+  await forgetVectors(
+    chat,
+    documents.map(({ id }) => id)
+  )
+  if (documents.length > 0) await indexDocuments(chat, documents, version)
 }
 
 /** Finds the passages for a question. `search`: whether they were compared by meaning, or only by words. */
-async function find(chat: string, documents: readonly Indexed[], question: string, signal: AbortSignal) {
+async function find(documents: readonly Indexed[], question: string, signal: AbortSignal) {
   const passages = documents.flatMap(({ passages }) => passages)
   const count = termCounter(termsOf(question))
   const counts: number[][] = []
@@ -124,7 +137,7 @@ async function find(chat: string, documents: readonly Indexed[], question: strin
   const lengths = passages.map(({ text }) => text.length)
   const scores = [scoreTerms(counts, lengths)]
   const { version = '' } = embeddingModels.peek()
-  const rows = await Promise.all(documents.map(({ id }) => vectorsOf(chat, id, version)))
+  const rows = await Promise.all(documents.map(({ chat, id }) => vectorsOf(chat, id, version)))
   // Without its model, or if that fails, words are enough.
   const asked = rows.some(Boolean) ? await embed(version, [question], 'query', signal).catch(() => []) : []
   signal.throwIfAborted()
@@ -156,7 +169,7 @@ interface Asked {
 
 /** Puts the documents of a chat into the messages of a request: the whole texts, or passages for the question. */
 export async function withDocuments({ chat, branch, answer, bodyOf, change, signal }: Asked): Promise<Message[]> {
-  const documents = documentsIn(messagesOf(chat.id).values())
+  const documents = documentsOf(chat.id)
   const question = branch.findLast(({ role }) => role === 'user')
   if (!question) return [...branch]
   const searched = (sources: readonly Source[]) =>
@@ -192,21 +205,24 @@ export async function withDocuments({ chat, branch, answer, bodyOf, change, sign
     change({ sources: undefined, search: undefined })
     return whole
   }
-  const indexed = await indexedOf(documents)
+  const homes = homesOf(chat.id)
+  const indexed = await indexedOf(homes)
   const unfollow = indexStates.subscribe(states => {
-    const { done = 0, total = 0 } = states.get(chat.id) ?? {}
-    change({ status: `documents ${Math.floor((100 * done) / (total || 1))}%` })
+    const sum = (field: 'done' | 'total') => homes.reduce((sum, home) => sum + (states.get(home)?.[field] ?? 0), 0)
+    change({ status: `documents ${Math.floor((100 * sum('done')) / (sum('total') || 1))}%` })
   })
   // The user may stop indexing to get an answer sooner.
   const { version = '' } = embeddingModels.peek()
-  const isWanted = (await indexingState(chat.id)) !== 'stopped'
-  const indexing = isWanted ? indexDocuments(chat.id, version ? indexed : [], version) : undefined
+  const index = async (home: string) => {
+    const own = version ? indexed.filter(({ chat }) => chat === home) : []
+    if ((await indexingState(home)) !== 'stopped') await indexDocuments(home, own, version)
+  }
   const stopped = new Promise<never>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
-  await Promise.race([indexing, stopped]).finally(unfollow)
+  await Promise.race([Promise.all(homes.map(index)), stopped]).finally(unfollow)
   const before = branch.findLast(each => each.role === 'user' && each !== question)
   const isShort = question.content.length < SHORT_QUESTION && before
   const wanted = isShort ? `${before.content.slice(0, 500)} ${question.content}` : question.content
-  const { sources: found, search } = await find(chat.id, indexed, wanted.slice(0, 2000), signal)
+  const { sources: found, search } = await find(indexed, wanted.slice(0, 2000), signal)
   let sources = found
   while (sources.length > 1 && !(await fits(searched(sources)))) sources = sources.slice(0, sources.length >> 1)
   change({ sources, search, status: '' })

@@ -83,7 +83,7 @@ const CHAT_MORE = {
   /** Whether the user wrote the title. */
   named: flag,
   model: text,
-  /** A project has the name and settings of its new chats, and no messages. */
+  /** A project has the name and settings of its new chats. Its only messages have its documents. */
   isProject: flag,
   /** Id of the project that the chat is in, if that exists. */
   project: id

@@ -2,7 +2,7 @@ import { useEffect, useState } from 'preact/hooks'
 import { promptFields, toolHeaders } from './answering.ts'
 import { countTokens } from './api.ts'
 import type { Attachment, Message, Settings } from './chat-format.ts'
-import { chats, messagesOf } from './chats.ts'
+import { chats, messagesOf, projectOf } from './chats.ts'
 import { branchTo, isDocument, isUnderWay, textsIn, withSummary } from './conversation-tree.ts'
 import { me } from './me.ts'
 import { estimateTokens } from './passage-search.ts'
@@ -44,7 +44,9 @@ export function useTokenCount(
   useEffect(() => {
     const stopped = new AbortController()
     const run = async () => {
-      const draft: Message = { id: '', chat, role: 'user', content: text, at: 0, attachments: [...attachments] }
+      const project = messagesOf(projectOf(chats.peek().get(chat) ?? {})).values()
+      const files = [...attachments, ...[...project].flatMap(({ attachments = [] }) => attachments)]
+      const draft: Message = { id: '', chat, role: 'user', content: text, at: 0, attachments: files }
       const branch = [...withSummary(branchTo(messagesOf(chat), leaf)), draft]
       if (branch.some(isUnderWay)) return
       setTimeout(() => stopped.abort(), COUNT_TIMEOUT_MS)

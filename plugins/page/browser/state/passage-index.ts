@@ -14,6 +14,8 @@ import { quantized } from './passage-search.ts'
 
 /** A document to index. Its id depends on its text. */
 export interface Indexed {
+  /** The chat or project that it belongs to. */
+  chat: string
   id: string
   passages: readonly Source[]
 }
