@@ -6,7 +6,7 @@ import { createIdentity } from '../../../../plugins/machines/link/link-certifica
 import { commandEnvironment, corral, MAIN } from '../../../command-line/command.ts'
 import { getBlocks } from '../../../docs/guides.ts'
 import { type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
-import { startTlsServer, whyNoNetwork, withNetwork } from './network.ts'
+import { startTlsServer, type TestNetwork, whyNoNetwork, withNetwork } from './network.ts'
 
 const NO_MODEL = 'storage:\n  demo_model: false\n'
 /** The commands of docs/link.md by their first three words. */
@@ -116,4 +116,35 @@ t.test('machines find each other in a network', async t => {
     await sleep(100)
     t.strictSame(liar.requests(), [], 'a machine with another certificate gets no request')
   })
+})
+
+t.test('three machines link in a network without IPv4', async t => {
+  const why = whyNoNetwork()
+  if (why !== undefined) return t.comment(`SKIPPED: ${why}`)
+  const names = ['desk', 'laptop', 'tower']
+  const work = async (network: TestNetwork) => {
+    const start = (name: string, more = '') =>
+      startCorral(t, { launcher: network.launcher(name), config: `link: { name: ${name} }\n${more}` })
+    const desk = await start('desk')
+    const [laptop, tower] = [await start('laptop', NO_MODEL), await start('tower', NO_MODEL)]
+    for (const [there, here] of [
+      [desk, laptop],
+      [laptop, tower]
+    ] as const) {
+      const shown = await showCode(t, there)
+      const [, words] = /corral (link \S+ \S+)/.exec(shown.output()) ?? []
+      t.ok(words, shown.output())
+      const linked = await run(here, words!.split(' '))
+      t.equal(linked.code, 0, `${words}: ${linked.stderr}`)
+      t.equal((await shown.exited)[0], 0)
+    }
+    await untilListed(laptop)
+    await untilState(tower, 'here')
+    t.strictSame(
+      (await tower.json('/api/tags', undefined, local)).body.models,
+      [],
+      'a machine offers only its own models'
+    )
+  }
+  await withNetwork(t, names, work, true)
 })

@@ -31,15 +31,21 @@ export interface TestNetwork {
   cut(machine: string, other: string, isCut: boolean): void
 }
 
-/** Runs a test with machines in one network, and removes them. */
-export async function withNetwork(t: Test, machines: string[], work: (network: TestNetwork) => Promise<void>) {
+/** Runs a test with machines in one network of IPv4 or IPv6, and removes them. */
+export async function withNetwork(
+  t: Test,
+  machines: string[],
+  work: (network: TestNetwork) => Promise<void>,
+  isSix = false
+) {
   const spaceOf = (machine: string) => `${unique}-${machine}`
   const inside = (machine: string, ...words: string[]) => ip('-n', spaceOf(machine), ...words)
   const addresses = new Map<string, string>()
   const hub = spaceOf('hub')
   const place = (machine: string, address: string) => {
-    inside(machine, 'addr', 'add', `${address}/24`, 'broadcast', '10.99.0.255', 'dev', 'eth0')
-    inside(machine, 'route', 'replace', 'default', 'dev', 'eth0')
+    if (isSix) inside(machine, '-6', 'addr', 'add', `${address}/64`, 'dev', 'eth0', 'nodad')
+    else inside(machine, 'addr', 'add', `${address}/24`, 'broadcast', '10.99.0.255', 'dev', 'eth0')
+    inside(machine, isSix ? '-6' : '-4', 'route', 'replace', 'default', 'dev', 'eth0')
     addresses.set(machine, address)
   }
   t.teardown(() => {
@@ -54,7 +60,7 @@ export async function withNetwork(t: Test, machines: string[], work: (network: T
     ip('-n', space, 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', `p${index}`, 'netns', hub)
     ip('-n', hub, 'link', 'set', `p${index}`, 'master', 'bridge0', 'up')
     for (const device of ['lo', 'eth0']) inside(machine, 'link', 'set', device, 'up')
-    place(machine, `10.99.0.${index + 1}`)
+    place(machine, isSix ? `fd99::${index + 1}` : `10.99.0.${index + 1}`)
   }
   await work({
     launcher: machine => ['ip', 'netns', 'exec', spaceOf(machine)],
