@@ -6,6 +6,8 @@ export interface Caller {
   readonly role: Role
   /** Owner of prompt caches and stored responses: `key:<id>`, or `keyless`. Owners never see each other's data. */
   readonly owner: string
+  /** The key of a gateway that asks for its client. The gateway counts its clients, so only the key's own budgets apply. */
+  readonly gateway?: string
   /** The client id for fair sharing: `key:<id>`, or the address (for IPv6 the network) of a caller without a key. */
   readonly turn: string
   /** The address that the request came from; behind a trusted proxy, the forwarded address. */

@@ -58,6 +58,7 @@ export function onReaderStall(socket: object | null | undefined, listener: (erro
 
 /** Files that are left for engines, models, downloads and logs when every connection has a request with an engine. */
 const RESERVED_FILES = 128
+const MAX_GATEWAYS = 1000
 /** Milliseconds in which a refused client can read why. */
 const REFUSAL_LINGER = 1000
 
@@ -85,6 +86,8 @@ export class ConnectionGuard {
   #timer: NodeJS.Timeout | undefined
   #warnedAt = Number.NEGATIVE_INFINITY
   #exempt: (address: string) => boolean = () => false
+  /** Addresses of gateways, the latest last. */
+  readonly #gateways = new OpenSet<string>()
 
   /** @param certificate encrypts all connections except those of the private socket */
   constructor(
@@ -136,6 +139,14 @@ export class ConnectionGuard {
   /** Does not count connections of these addresses: proxies, behind which are many clients. */
   exempt(isExempt: (address: string) => boolean): void {
     this.#exempt = isExempt
+  }
+
+  /** Does not count connections of a gateway, which has many clients too. */
+  exemptGateway(address = ''): void {
+    this.#gateways.delete(address)
+    this.#gateways.add(address)
+    const [oldest] = this.#gateways
+    if (this.#gateways.size > MAX_GATEWAYS) this.#gateways.delete(oldest!)
   }
 
   /**
@@ -212,7 +223,8 @@ export class ConnectionGuard {
     const network = clientNetwork(address)
     const ofAddress = this.#counts.get(network) ?? 0
     if (counted) {
-      const few = isLoopback(address) || this.#exempt(address) || ofAddress < this.#mostPerAddress
+      const isExempt = isLoopback(address) || this.#gateways.has(address) || this.#exempt(address)
+      const few = isExempt || ofAddress < this.#mostPerAddress
       // Idle connections make room for new ones.
       if (few && this.#counted >= this.#most) this.#closeWaiting()
       if (!few || this.#counted >= this.#most) {

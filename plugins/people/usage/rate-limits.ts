@@ -29,7 +29,7 @@ const REQUEST_BACK = Object.freeze(taken({ requests: -1 }))
 
 const KEYLESS = '(no key)'
 
-const accountOf = ({ owner, name = KEYLESS }: Caller): Account => ({ owner, name })
+const accountOf = ({ owner, gateway = owner, name = KEYLESS }: Caller): Account => ({ owner: gateway, name })
 
 /**
  * Decides whether a request is within its budgets, and records its usage.
@@ -59,8 +59,10 @@ export class RateLimits implements Usage {
       const { model, variant } = reply?.request.record.use ?? { model: hooked.model, variant: undefined }
       const config = this.#config()
       this.#records.add(accountOf(caller), model, ONE_REQUEST)
-      const ofModel = variant ? settingsFor(config, variant).budgets : {}
-      const budgets = budgetsFor(caller, model, config.limits, ofModel)
+      const { gateway } = caller
+      const ofModel = variant && gateway === undefined ? settingsFor(config, variant).budgets : {}
+      const of = gateway === undefined ? caller : { ...caller, owner: gateway }
+      const budgets = budgetsFor(of, model, gateway === undefined ? config.limits : {}, ofModel)
       return budgets.length === 0 ? undefined : this.#admit(hooked, budgets)
     },
     leased: hooked => this.#checkAgain(hooked),

@@ -74,7 +74,9 @@ export function askRoutes(
         options: parseOptions(body.options).load,
         keepAlive: parseKeepAlive(body.keep_alive),
         ...(body.mode && { mode: body.mode }),
-        ...(body.slots && { slots: body.slots })
+        ...(body.slots && { slots: body.slots }),
+        // These need no slot.
+        ...((body.call === 'properties' || body.call === 'slotStates') && { loadOnly: true })
       }
       if (body.call === 'endThought') {
         const named = { id: body.control ?? '', owner: request.caller.owner, model: variant }
@@ -146,7 +148,9 @@ export function askRoutes(
       )
     },
     errors: ['invalid_model_name'],
-    handler: async ({ body, caller }) => {
+    handler: async ({ body, caller, raw }) => {
+      // All clients of the gateway come from its address.
+      app.connectionGuard.exemptGateway(raw.socket.remoteAddress)
       const catalog = catalogFor(deps.catalog, caller)
       const wanted =
         body.models.length > 0
@@ -176,12 +180,15 @@ function actFor(request: FastifyRequest, { owner, turn, idle }: AskBody): void {
   const { caller } = request
   request.caller = {
     ...caller,
+    gateway: caller.owner,
     owner: `${caller.owner}>${owner ?? ''}`,
     turn: `${caller.turn}>${turn ?? owner ?? ''}`,
     ...(idle && { idle })
   }
   // The gateway has many clients. Here too, each of them is limited to its share.
-  request.server.bodyMemory.takeAgain(request)
+  const { bodyMemory, connectionGuard } = request.server
+  bodyMemory.takeAgain(request)
+  connectionGuard.takeFor(request.caller.turn, request.raw.socket)
 }
 
 async function callOnce(lease: Lease, call: OnceCall, fields: EngineFields, tally: TokenTally): Promise<unknown> {
