@@ -7,6 +7,8 @@ export function generatedBy(engine: Engine): number {
   return generated.get(engine) ?? 0
 }
 
+export const setGenerated = (engine: Engine, tokens: number) => void generated.set(engine, tokens)
+
 /** Counts an engine's output as it arrives: each event with content is one token. */
 export function countGenerated(engine: Engine, piece: readonly Delta[] | Buffer): void {
   generated.set(engine, generatedBy(engine) + (Buffer.isBuffer(piece) ? eventsIn(piece) : deltasIn(piece)))

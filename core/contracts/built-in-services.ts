@@ -15,7 +15,7 @@ import type { EngineFields, EngineMode, MemoryUse } from './engines.ts'
 import type { Adoption } from './found-models.ts'
 import type { HardwareService } from './hardware.ts'
 import type { ModelEvent, PullEvent } from './hooks.ts'
-import type { LeaseRequest } from './leases.ts'
+import type { LeaseRequest, LoadingModel, RunningModel } from './leases.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
 import type { LoadingRecord, MemberRecord, ReplicasRecord, RunningRecord } from './native-records.ts'
@@ -172,6 +172,11 @@ export interface Elsewhere {
   replicas: readonly ReplicasRecord[]
 }
 
+export interface HeldElsewhere {
+  running: readonly RunningModel[]
+  loading: readonly LoadingModel[]
+}
+
 declare module './models.ts' {
   interface BroughtModel {
     /** 64 hex digits computed from the digests of its files, if it has files on other servers. */
@@ -191,6 +196,8 @@ declare module './engines.ts' {
   interface EngineProvider {
     /** Models in the memory of other servers. The scheduler lists them in place of its own records. */
     elsewhere?(): Elsewhere
+    /** The same models as the scheduler lists its own. Their engines report their properties and slots only. */
+    held?(): HeldElsewhere
     /** Unloads a model on all other servers. @returns whether any server had it loaded */
     unload?(model: Model): Promise<boolean>
     /** Sets how long a model stays loaded on other servers, in milliseconds, as `Scheduler.keepAlive`. */
@@ -202,6 +209,8 @@ declare module './engines.ts' {
      * @param usual the options that its engines usually have; an earlier measurement of them counts
      */
     preview?(spec: EngineSpec, usual: LoadOptions, signal: AbortSignal): Promise<MemoryEstimate | undefined>
+    /** As `Scheduler.preview` of another server that has the model, without `keepAlive`. */
+    previewElsewhere?(model: Model, options: Partial<LoadOptions>): Promise<Partial<LoadPreview> | undefined>
     /** Like `Engines.used`, but only for the provider's own pools. */
     used?(): Promise<PoolsInUse>
     /** As `Engines.checkTemplate`. */
@@ -228,6 +237,8 @@ declare module './engines.ts' {
     forgetConversations(of: { model?: string; owner?: string }): Promise<number>
     /** Models in memory on other servers, from all providers. */
     elsewhere(): Elsewhere
+    /** As `EngineProvider.held`, from all providers. */
+    held(): HeldElsewhere
     /** Settings of the scheduler's section that concern providers. */
     readonly settings: {
       /** Bytes of disk for the states of conversations; 0 stores none, also in memory. */

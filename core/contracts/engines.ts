@@ -229,8 +229,8 @@ export interface Engine {
   applyTemplate?(request: EngineFields, options: { signal: AbortSignal }): Promise<string>
   /** Its properties in llama-server's format, without paths: `chat_template_caps`, `bos_token`, `build_info`, … */
   properties?(options: { signal: AbortSignal }): Promise<EngineFields>
-  /** The state of its slots in llama-server's format (`id`, `n_ctx`, `is_processing`), without the prompts. */
-  slotStates?(options: { signal: AbortSignal }): Promise<EngineFields[]>
+  /** The state of its slots in llama-server's format (`id`, `n_ctx`, `is_processing`), without the prompts, if known. */
+  slotStates?(options: { signal: AbortSignal }): Promise<EngineFields[] | undefined>
   /** Saves the prompt caches of its slots for its next start, before a graceful `stop`. Never rejects. */
   saveSlots?(): Promise<void>
   /** Stops it: gracefully first, then by force. Resolves when it has ended. Open requests fail. */

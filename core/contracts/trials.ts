@@ -3,7 +3,7 @@ import { ModelSettingsSchema } from '../config/core-schema.ts'
 import { Described, Integer, Text, Titled } from '../http/request-fields.ts'
 import { LoadOptionsSchema } from '../models/load-options.ts'
 import type { ModelName } from '../models/model-name.ts'
-import type { Model } from './models.ts'
+import type { RunningModel } from './leases.ts'
 import { Nanoseconds } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 
@@ -58,8 +58,7 @@ export interface TrialRequest extends Waiting {
   signal: AbortSignal
 }
 
-export interface RunningTrial {
-  variant: Model
+export interface RunningTrial extends Pick<RunningModel, 'variant' | 'engine' | 'options'> {
   mode: TrialRecord['mode']
   loadTime: number
 }

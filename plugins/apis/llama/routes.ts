@@ -120,9 +120,12 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
         return (await Promise.all(seen.map(one => listSlots(one, signal)))).flat()
       }
       const variant = catalogFor(catalog, caller).get(parseRequestedName(query.model))
-      const running = findRunning(deps, variant)
-      if (!running) throw notLoaded(variant)
-      return await listSlots(running, signal)
+      const first = findRunning(deps, variant)
+      if (!first) throw notLoaded(variant)
+      // Several nodes of a cluster may have it in memory.
+      const all = scheduler.running().filter(({ variant: { key }, mode }) => key === variant.key && mode === first.mode)
+      const slots = (await Promise.all(all.map(one => listSlots(one, signal)))).flat()
+      return slots.map((slot, id) => ({ ...slot, id }))
     }
   })
   route('GET /tools', 'llamaTools', 'List the tools that the server runs for models', {
@@ -163,6 +166,7 @@ async function modelProps(engine: Engine, variant: Model, signal: AbortSignal) {
   return {
     build_info: BUILD_INFO,
     ui_settings: {},
+    total_slots: engine.slots,
     chat_template: variant.defaults?.template ?? chatTemplate,
     ...own,
     // The engine serves no page, but llama.cpp's page hides models that report this.
@@ -172,7 +176,6 @@ async function modelProps(engine: Engine, variant: Model, signal: AbortSignal) {
       ...(isObject(own.default_generation_settings) && own.default_generation_settings),
       n_ctx: engine.contextSize
     },
-    total_slots: engine.slots,
     model_alias: variant.publicName,
     model_path: variant.publicName,
     modalities: {

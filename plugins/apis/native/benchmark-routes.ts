@@ -68,11 +68,7 @@ export function benchmarkRoutes(app: FastifyInstance, { catalog, scheduler, engi
         }
         try {
           const trial = { model, settings: body.settings ?? {}, session: body.session, signal, onProgress }
-          const { variant, mode, loadTime } = await scheduler.trial(trial)
-          const running = scheduler.running().find(each => each.variant.key === variant.key && each.mode === mode)
-          // Another model took its memory in the same moment.
-          if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
-          const { engine, options } = running
+          const { variant, mode, loadTime, engine, options } = await scheduler.trial(trial)
           const build = engines.logs(variant)[0]?.build
           const record: trials.TrialRecord = {
             status: 'ready',

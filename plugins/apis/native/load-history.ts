@@ -67,7 +67,7 @@ export function recordHistory({ scheduler, engines, hardware }: Pick<Services, '
     const stats = scheduler.stats()
     const now = performance.now()
     const counts = new Map(running.map(({ engine }) => [engine.id, generatedBy(engine)]))
-    const fresh = sum([...counts].map(([id, tokens]) => tokens - (counted.get(id) ?? 0)))
+    const fresh = sum([...counts].map(([id, tokens]) => Math.max(0, tokens - (counted.get(id) ?? 0))))
     const seconds = Math.max(1, (now - last) / 1000)
     if (isKept) [counted, last] = [counts, now]
     return {

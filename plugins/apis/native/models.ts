@@ -41,6 +41,7 @@ import {
   isHere,
   loadingRecord,
   localRecord,
+  modelDetails,
   poolRecords,
   requestedName,
   runningRecord,
@@ -75,7 +76,8 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     const variant = catalog.find(parseRequestedName(record.name))
     if (!variant || !isAllowed(models, variant)) return []
     const name = naming.shown(variant)
-    return [{ ...record, name, model: name }]
+    const details = 'details' in record && naming.plainDetails && { details: modelDetails(variant, naming) }
+    return [{ ...record, name, model: name, ...details }]
   }
 
   const body = new ListBody()

@@ -30,7 +30,7 @@ export function parameterSize(parameters: number | undefined): string {
   return String(parameters)
 }
 
-function modelDetails({ format, label, metadata }: Model, { plainDetails }: ModelNaming): contract.ModelDetails {
+export function modelDetails({ format, label, metadata }: Model, { plainDetails }: ModelNaming): contract.ModelDetails {
   const family = metadata.architecture ?? ''
   const details: contract.ModelDetails = {
     parent_model: '',

@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto'
 import { GROWN_CONTEXT, UNENFORCED_SCHEMA } from '../../../core/answers/answer-headers.ts'
 import { promptTokens } from '../../../core/answers/engine-call.ts'
-import { eventsIn } from '../../../core/answers/generated-tokens.ts'
+import { eventsIn, setGenerated } from '../../../core/answers/generated-tokens.ts'
+import type { HeldElsewhere } from '../../../core/contracts/built-in-services.ts'
 import type {
   AnswerControls,
   AnswerSink,
@@ -15,11 +16,13 @@ import type {
 } from '../../../core/contracts/engines.ts'
 import type { Operation } from '../../../core/contracts/hooks.ts'
 import type { LeaseRequest } from '../../../core/contracts/leases.ts'
-import type { Capability, Model } from '../../../core/contracts/models.ts'
+import type { Capability, Catalog, Model } from '../../../core/contracts/models.ts'
+import type { ModelPreview, RunningRecord } from '../../../core/contracts/native-records.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { forwardedHeaders } from '../../../core/http/forwarded-headers.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { parseModelName } from '../../../core/models/model-name.ts'
 import { listModes, listOperations } from '../../../core/models/model-operations.ts'
 import { withAnySignal, withResolver } from '../../../core/system/abort-signals.ts'
 import { merged } from '../../../core/system/collections.ts'
@@ -38,7 +41,7 @@ import {
 import { ContinuedAnswer, type Ending, hasAnswerContent } from './asking/continued-answer.ts'
 import type { Copies } from './copying/copies.ts'
 import { type Asking, askNode, dispatch, NodeFault } from './dispatch.ts'
-import type { ClusterNode } from './nodes/node.ts'
+import { type ClusterNode, NEVER_PREFIX } from './nodes/node.ts'
 import type { NodeReply } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
 import { modelKey } from './placement/choose-node.ts'
@@ -50,7 +53,8 @@ const NEEDED: Record<string, Capability> = { chat: 'completion', embedding: 'emb
 export function clusterProvider(
   members: ClusterNodes,
   copies: Copies,
-  replicas: Pick<ReplicaKeeper, 'records'>
+  replicas: Pick<ReplicaKeeper, 'records'>,
+  find: Catalog['find']
 ): EngineProvider {
   /** Keys of models whose nodes do not send bytes. */
   const withoutBytes = new Set<string>()
@@ -92,11 +96,80 @@ export function clusterProvider(
       const held = members.elsewhere()
       return { ...held, loading: [...held.loading, ...copies.loading()], replicas: replicas.records() }
     },
+    held: () => heldModels(members, find),
+    async previewElsewhere(variant, options) {
+      const [member] = members
+        .all()
+        .filter(({ view, models }) => view.state === 'up' && models.has(variant.key))
+        .sort((a, b) => Number(isHeld(b.view.models, variant)) - Number(isHeld(a.view.models, variant)))
+      if (!member) return undefined
+      const body = { model: members.nameAt(member, variant), options }
+      const reply = await member.call('/api/models/preview', { body }).catch(() => undefined)
+      if (!reply) return undefined
+      const { load, limited, memory: use, fits } = parsed(await reply.body.text()) as ModelPreview
+      return { options: load, ...(limited && { limited }), ...(use && fits && { use, fits }) }
+    },
     unload: variant => atEach(variant, '/api/stop', model => ({ model })),
     keepAlive(variant, ms) {
       void atEach(variant, '/api/generate', model => ({ model, keep_alive: ms / 1000, stream: false }))
     }
   }
+}
+
+/** Returns the models in the nodes' memory, as the scheduler lists its own. */
+function heldModels(members: ClusterNodes, find: Catalog['find']): HeldElsewhere {
+  const { running, loading } = members.held()
+  // A model of the same name that is stored here is not theirs.
+  const named = <Row>({ name }: { name: string }, toRow: (variant: Model) => Row[]) => {
+    const variant = find(parseModelName(name))
+    return variant?.format === 'cluster' ? toRow(variant) : []
+  }
+  return {
+    running: running.flatMap(record =>
+      named(record, variant => {
+        const member = members.get(record.member!)
+        const engine = member && heldEngine(members, member, variant, record)
+        if (!engine) return []
+        const { mode, options } = engine.spec
+        const expiresAt = record.expires_at.startsWith(NEVER_PREFIX) ? undefined : new Date(record.expires_at)
+        const { running, queued } = record
+        return [{ variant, mode, engine, reserved: {}, options, expiresAt, running, queued }]
+      })
+    ),
+    loading: loading.flatMap(record =>
+      named(record, variant => {
+        const { mode, progress: fraction, queued } = record
+        const state = record.state === 'copying' ? 'loading' : record.state
+        const progress = fraction === undefined ? undefined : { phase: 'loading' as const, subject: '', fraction }
+        return [{ variant, mode, state, progress, queued }]
+      })
+    )
+  }
+}
+
+/** A node's engine, to read its state. It answers nothing. */
+function heldEngine(members: ClusterNodes, member: ClusterNode, variant: Model, record: RunningRecord): Engine {
+  const { mode, options, context_length, slots, generated_tokens } = record
+  const ask = async <Value>(call: OnceCall, signal: AbortSignal): Promise<Value | undefined> => {
+    const asking = { variant, mode, body: { mode, call }, by: {}, name: members.nameAt(member, variant) ?? '' }
+    const value = await askNode(member, asking, signal, readPiece<Value | null>).catch(() => signal.throwIfAborted())
+    return value ?? undefined
+  }
+  const engine: Engine = {
+    id: `${member.name}/${variant.key}#${mode}`,
+    provider: 'cluster',
+    spec: { alias: variant.publicName, mode, variant, options },
+    contextSize: context_length,
+    slots,
+    memory: undefined,
+    properties: async ({ signal }) => (await ask<EngineFields>('properties', signal)) ?? {},
+    slotStates: ({ signal }) => ask('slotStates', signal),
+    exited: new Promise(() => {}),
+    stop: async () => {},
+    logTail: () => []
+  }
+  setGenerated(engine, generated_tokens)
+  return engine
 }
 
 const isHeld = (models: ReadonlyMap<string, { state: string }>, model: Model) =>

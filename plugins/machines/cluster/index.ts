@@ -158,7 +158,7 @@ export default definePlugin({
     })
     for (const source of configuredSources(given)) members.roster.add(source)
     catalog.add({ name: 'cluster', models: () => members.brought() })
-    context.service('engines').add(clusterProvider(members, copies, keeper))
+    context.service('engines').add(clusterProvider(members, copies, keeper, name => catalog.find(name)))
     const [storage, downloads] = [context.service('storage'), context.service('downloads')]
     const authority = given.ca === '' ? undefined : readFileSync(given.ca, 'utf8')
     const sources = sourceFiles({ storage, downloads }, { ...settings, authority }, log)

@@ -106,6 +106,10 @@ export function createEngineRegistry(
         replicas: all.flatMap(({ replicas }) => replicas)
       }
     },
+    held() {
+      const all = providers.flatMap(provider => provider.held?.() ?? [])
+      return { running: all.flatMap(({ running }) => running), loading: all.flatMap(({ loading }) => loading) }
+    },
     logs: model => providers.flatMap(provider => provider.logs?.(model) ?? []),
     async budget(held) {
       const [host, ...pools] = await Promise.all([

@@ -11,7 +11,7 @@ import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { defaultMode } from '../../../core/models/model-operations.ts'
 import { clampOptions, findClamped } from './model-configuration.ts'
-import type { EngineRecord, SchedulerCore } from './scheduler-core.ts'
+import { type EngineRecord, runningModel, type SchedulerCore } from './scheduler-core.ts'
 import { getStats, reservedBy } from './scheduler-state.ts'
 
 /** Settings that temporarily replace a model's configuration. */
@@ -149,7 +149,10 @@ export function createOwnLoads(core: SchedulerCore, lease: Scheduler['lease']) {
         throw error
       }
       const phase = getPhase(record)
-      return { variant, mode, loadTime: phase && 'loadTime' in phase ? phase.loadTime : 0 }
+      const [running] = runningModel(record, state.engines.get(record.key))
+      // Another model took its memory in the same moment.
+      if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
+      return { ...running, mode, loadTime: phase && 'loadTime' in phase ? phase.loadTime : 0 }
     },
 
     async preview(...[variant, given, caller]: Parameters<Scheduler['preview']>): Promise<LoadPreview> {
@@ -157,7 +160,7 @@ export function createOwnLoads(core: SchedulerCore, lease: Scheduler['lease']) {
       const provider = engines.requireProvider(variant, mode)
       const settings = models.getSettings(variant)
       const { keepAlive } = state.limits
-      if (!provider.estimate) return { keepAlive }
+      if (!provider.estimate) return { keepAlive, ...(await provider.previewElsewhere?.(variant, given)) }
       const usual = models.getDefaults(variant, settings)
       const relevant = provider.loadOptions?.(variant, given, settings.load, { mode }) ?? given
       const allowed = clampOptions(relevant, variant, getRequestLimits(config, variant, caller))

@@ -134,6 +134,10 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     return record
   }
 
+  /** Engines whose models other servers have in memory are listed by those. */
+  const ownRecords = () =>
+    [...records.values()].filter(({ variant, mode }) => engines.providerOf(variant, mode)?.held === undefined)
+
   function getRecords(variants: Model[]): EngineRecord[] {
     const keys = new Set(variants.map(variant => variant.key))
     return [...records.values()].filter(record => keys.has(record.variant.key) && state.engines.has(record.key))
@@ -195,8 +199,14 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       for (const { key } of getRecords([variant])) dispatch({ type: 'keep-alive', key, keepAlive: toKeepAlive(ms) })
     },
 
-    running: () => [...records.values()].flatMap(record => runningModel(record, state.engines.get(record.key))),
-    loading: () => [...records.values()].flatMap(record => loadingModel(record, state.engines.get(record.key))),
+    running: () => [
+      ...ownRecords().flatMap(record => runningModel(record, state.engines.get(record.key))),
+      ...engines.held().running
+    ],
+    loading: () => [
+      ...ownRecords().flatMap(record => loadingModel(record, state.engines.get(record.key))),
+      ...engines.held().loading
+    ],
     loadFailure: lifecycle.getFailure,
     stats: () => ({ ...getStats(state, performance.now()), requests: count() }),
 

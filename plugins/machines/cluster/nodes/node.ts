@@ -37,7 +37,7 @@ const MAX_WAIT_MS = 5000
 const FIRST_REST_MS = 1000
 const MAX_REST_MS = 60_000
 /** Start of `expires_at` of an engine that is never unloaded when idle. */
-const NEVER_PREFIX = '2999-'
+export const NEVER_PREFIX = '2999-'
 /** States of an engine that is loaded only if a request waits for it. */
 const UNLOADED_STATES = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
 const MAX_DESCRIBED = 100

@@ -95,12 +95,13 @@ export class ClusterNodes {
   }
 
   elsewhere(): Omit<Elsewhere, 'replicas'> {
+    return { ...this.held(), members: this.records() }
+  }
+
+  /** Returns the models in the nodes' memory, under the names of this server. */
+  held(): Pick<Elsewhere, 'running' | 'loading'> {
     const held = this.all().map(member => member.held(key => this.#names.get(key)))
-    return {
-      running: held.flatMap(({ running }) => running),
-      loading: held.flatMap(({ loading }) => loading),
-      members: this.records()
-    }
+    return { running: held.flatMap(({ running }) => running), loading: held.flatMap(({ loading }) => loading) }
   }
 
   records(): MemberRecord[] {
