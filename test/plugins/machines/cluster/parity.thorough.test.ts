@@ -13,6 +13,7 @@ import {
   writeModels,
   writeThinkingModel
 } from '../../apis/openai/media/support.ts'
+import { ask } from './compared.ts'
 import { getNodes, startReadyGateway } from './support.ts'
 
 /* Requests of all APIs at a gateway and at its node: the answers are equal except for ids, times and cache counts. */
@@ -28,60 +29,24 @@ await node.json('/api/import', { model: THINKER, path: file, stream: false })
 const gateway = await startReadyGateway(t, [{ name: 'node-1', url: node.url }], { config })
 await until('its models are known', async () => (await getNodes(gateway))[0].models.length === 7)
 
-/** Fields that differ between answers, or that show the place of a model. */
-const OWN =
-  /^(id|request_?id|created(_at)?|completed_at|timings?|.*_duration|item_id|obfuscation|cached_tokens|cache_(read|creation).*|tokens_cached|reused|response_?id|call_id|load_.*|stats|id_slot|format|runtime|source|files|can_remove|compatibility_type|kind|from)$/i
-
-/** An answer without them. */
-function plain(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(plain)
-  if (typeof value === 'number') return Math.round(value * 1e4) / 1e4
-  if (typeof value !== 'object' || value === null) return value
-  return Object.fromEntries(
-    Object.entries(value).flatMap(([name, field]) => (OWN.test(name) ? [] : [[name, plain(field)]]))
-  )
-}
-
-/** The events, lines or the whole of a reply. Text is joined, since it comes in any chunks. */
-function parsed(text: string, type: string): unknown {
-  if (type.includes('event-stream')) {
-    return text
-      .split('\n')
-      .filter(line => line !== '' && !line.startsWith(':'))
-      .map(line => (line.startsWith('data: {') ? plain(JSON.parse(line.slice(6))) : line))
-  }
-  if (type.includes('ndjson')) return text.split('\n').flatMap(line => (line ? [plain(JSON.parse(line))] : []))
-  return type.includes('json') ? plain(JSON.parse(text)) : text
-}
-
-const HEADERS = ['content-type', 'x-corral-clamped', 'x-corral-unenforced-schema', 'x-should-retry', 'retry-after']
-
-async function ask(server: typeof node, path: string, body: object | string | FormData | undefined) {
-  const reply =
-    body instanceof FormData ? await fetch(server.url + path, { method: 'POST', body }) : await server.send(path, body)
-  const type = reply.headers.get('content-type') ?? ''
-  return {
-    status: reply.status,
-    headers: HEADERS.map(name => `${name}: ${reply.headers.get(name)}`),
-    body: parsed(await reply.text(), type)
-  }
-}
-
 const VALUES: Record<string, string> = {
   ...MODELS,
   demo: DEMO,
   question: CAPITAL_QUESTION.content,
   image: `data:image/png;base64,${pngBytes().toString('base64')}`,
+  pixels: pngBytes().toString('base64'),
   long: 'a '.repeat(20_000)
 }
+const withValues = (text: string) => text.replace(/\$(\w+)/g, (whole, name) => VALUES[name] ?? whole)
 const { requests } = parse(
   readFileSync(join(packageRoot, 'test', 'fixtures', 'cluster', 'requests.yaml'), 'utf8'),
   (_, value) => (typeof value === 'string' && value.startsWith('$') ? VALUES[value.slice(1)] : value),
   { merge: true, maxAliasCount: -1 }
-) as { requests: [path: string, body: object | string][] }
+) as { requests: [path: string, body?: object | string][] }
 
-for (const [path, body] of requests) {
-  const what = `${path} ${JSON.stringify(body).slice(0, 100)}`
+for (const [given, body] of requests) {
+  const path = withValues(given)
+  const what = `${path} ${JSON.stringify(body)?.slice(0, 100) ?? ''}`
   t.test(what, async t => {
     const there = await ask(node, path, body)
     t.strictSame(await ask(gateway, path, body), there, JSON.stringify(there.body).slice(0, 300))
