@@ -1,10 +1,12 @@
+import { join } from 'node:path'
 import { strToU8, zipSync } from 'fflate'
 import type { Page } from 'playwright-core'
 import t from 'tap'
-import { accessibilityFaults } from '../../support/browser.ts'
+import { accessibilityFaults, screenshot } from '../../support/browser.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral } from '../../support/corral.ts'
 import { readFixture } from '../../support/fixture.ts'
-import { ask, ended, messageField, pageTests } from './support.ts'
+import { newFolder } from '../../support/folder.ts'
+import { ask, chooseForChat, ended, messageField, pageTests } from './support.ts'
 
 const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n' })
 const test = pageTests(t, corral.url)
@@ -130,4 +132,34 @@ test('files with broken chats are refused with the reason and import nothing', {
   await page.reload()
   await messageField(page).waitFor()
   t.equal(await chats.count(), 0)
+})
+
+test('a chat is exported as one HTML file with all that it shows', {}, async (t, { page, context }) => {
+  const at = 1_750_000_000_000
+  const pixel = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='
+  const image = { name: 'dot.png', kind: 'image', type: 'image/png', data: `data:image/png;base64,${pixel}` }
+  const call = { id: 'c', server: 'files', tool: 'read', name: 'files_read', arguments: '{"path":"a"}', at: 0 }
+  const content = '# Sum\n\n$x^2$\n\n- [x] done\n\n|a|\n|-:|\n|1|\n\n```js\nlet a\n```'
+  const calls = [{ ...call, output: '<b>5</b>' }]
+  const messages = [
+    { id: 'm1', chat: 'c1', role: 'user', content: 'a < b', at, attachments: [image] },
+    { id: 'm2', chat: 'c1', parent: 'm1', role: 'assistant', model: 'me/model', content, at: at + 1, calls }
+  ]
+  const chats = [{ id: 'c1', title: 'Sums', createdAt: at, updatedAt: at, leaf: 'm2' }]
+  await picker(page).setInputFiles(json('chats.json', { corral: 'chats', version: 1, chats, messages }))
+  await page.getByText('1 chat imported.').waitFor()
+  const download = page.waitForEvent('download')
+  await chooseForChat(page, 'Sums', 'Export as HTML')
+  t.equal((await download).suggestedFilename(), 'Sums.html')
+  const file = join(newFolder(t), 'Sums.html')
+  await (await download).saveAs(file)
+  const shown = await context.newPage()
+  await shown.goto(`file://${file}`)
+  t.equal(await shown.evaluate("document.querySelector('img').naturalWidth"), 1)
+  t.equal(await shown.locator('math').count(), 1)
+  t.ok(await shown.locator('input').isChecked())
+  t.equal(await shown.evaluate("getComputedStyle(document.querySelector('td')).textAlign"), 'right')
+  t.match(await shown.innerText('body'), /Sums\s+You, 2025-06-15.*a < b\s+me\/model.*files · read.*<b>5<\/b>/s)
+  t.strictSame(await accessibilityFaults(shown), [])
+  await screenshot(shown, 'exported')
 })

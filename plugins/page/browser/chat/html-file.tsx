@@ -1,7 +1,7 @@
 import { type ComponentChild, render } from 'preact'
 import { download, fileName, headingOf, markdownOf, readBranch } from '../state/chat-files.ts'
 import type { Chat, Message } from '../state/chat-format.ts'
-import { texts } from '../texts/texts.ts'
+import { shownLanguage, texts } from '../texts/texts.ts'
 import { MarkdownBlocks } from './markdown-blocks.ts'
 import { partOf } from './markdown-view.tsx'
 import { QuestionBody } from './message-view.tsx'
@@ -11,7 +11,8 @@ const POLICY =
   "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
 const STYLE = `:root { color-scheme: light dark; --line: light-dark(#d5d5d0, #45454d); --wash: light-dark(#f4f4f1, #26262b) }
 body { max-width: 46rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.6 system-ui, sans-serif; overflow-wrap: anywhere }
-body > article > h2 { margin: 2rem 0 0.5rem; font-size: 0.85rem; font-weight: 600; opacity: 0.75 }
+article { margin-top: 2rem }
+article > h2 { margin: 0.5rem 0; font-size: 0.85rem; font-weight: 600; opacity: 0.75 }
 .is-user, pre { padding: 0.6rem 0.9rem; border-radius: 0.6rem; background: var(--wash) }
 .is-plain, .question-text, pre { white-space: pre-wrap }
 figure { margin: 1rem 0 } figcaption { font-size: 0.85rem; opacity: 0.75 }
@@ -30,13 +31,9 @@ export async function exportHtml(chat: Chat): Promise<void> {
 <meta name="viewport" content="width=device-width">
 <title>${title}</title>
 <style>${STYLE}</style>`
-  const body = [heading, ...parts].join('\n')
-  const type = 'text/html'
-  download(
-    `${fileName(chat.title)}.html`,
-    type,
-    `<!doctype html>\n<html>\n<head>\n${head}\n</head>\n<body>\n${body}\n</body>\n</html>\n`
-  )
+  const body = `<main>\n${[heading, ...parts].join('\n')}\n</main>`
+  const html = `<!doctype html>\n<html lang="${shownLanguage.peek()}">\n<head>\n${head}\n</head>\n<body>\n${body}\n</body>\n</html>\n`
+  download(`${fileName(chat.title)}.html`, 'text/html', html)
 }
 
 /** Renders nodes as HTML outside of the page. Browsers escape all texts in it. */
