@@ -35,6 +35,7 @@ const MODULES: [words: string, load: () => Promise<object>][] = [
   ['key', () => import('./commands/key.ts')],
   ['version usage audit capture cache log-level reload drain', () => import('./commands/administration.ts')],
   ['link', () => import('./commands/link-commands.ts')],
+  ['rollout', () => import('./commands/rollout-commands.ts')],
   ['cluster', () => import('./commands/cluster-commands.ts')]
 ]
 

@@ -10,11 +10,14 @@ const CODES = [
   [403, 'path_not_allowed link_refused hub_forbidden pairing_code_wrong'],
   [404, 'model_not_found model_not_loaded repo_not_found runtime_not_found response_not_found'],
   [404, 'file_not_found batch_not_found stream_not_found key_not_found capture_not_found session_not_found'],
-  [404, 'conversation_not_found member_not_found machine_not_found conversations_off route_not_found'],
+  [
+    404,
+    'conversation_not_found member_not_found machine_not_found rollout_not_found conversations_off route_not_found'
+  ],
   [405, 'method_not_allowed'],
   [408, 'reader_stalled'],
   [409, 'model_exists pull_cancelled stream_cancelled runtime_in_use key_exists trial_running file_in_use'],
-  [409, 'batch_ended invalid_config conversation_changed config_not_editable settings_changed'],
+  [409, 'batch_ended invalid_config conversation_changed config_not_editable settings_changed rollout_running'],
   [410, 'link_ended'],
   [413, 'body_too_large'],
   [415, 'unsupported_encoding'],

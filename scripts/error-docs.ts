@@ -49,6 +49,9 @@ const ADVICE: Record<ErrorCode, string> = {
     'The other machine was not found, or cannot be reached. The message says why. See [linked machines](link.md#problems).',
   pairing_code_wrong: 'The code is wrong, used or expired. `corral link` on the other machine shows a new one.',
   member_not_found: '`GET /api/cluster` and `corral cluster status` list the members.',
+  rollout_running:
+    'A rollout updates the members, perhaps of another gateway. `corral rollout status` shows it. Wait for its end, or undo it.',
+  rollout_not_found: 'No rollout is in a state that this can change. `corral rollout status` shows the last one.',
   copy_failed:
     'A model could not be copied between cluster members. Send the request again: the copied part is kept. `GET /api/cluster` shows which members can be reached. `corral pull` on the target member downloads the model from its hub instead.',
   member_unreachable:

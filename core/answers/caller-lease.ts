@@ -4,19 +4,20 @@ import { GROWN_CONTEXT, unenforcedHeaders } from './answer-headers.ts'
 
 export type CallerLease = Pick<
   LeaseRequest,
-  'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onGrown' | 'onUnenforcedSchema'
+  'turn' | 'owner' | 'keyName' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onGrown' | 'onUnenforcedSchema'
 >
 
 /** The lease fields of the caller of a request. The reply lists clamped options in a header. */
 export function callerLease(reply: FastifyReply): CallerLease {
   const { caller, headers } = reply.request
-  const { turn, owner, bounds, idle = false } = caller
+  const { turn, owner, name, bounds, idle = false } = caller
   const session = [headers['x-session-id']].flat()[0]
   return {
     turn,
     owner,
     bounds,
     idle,
+    ...(name !== undefined && { keyName: name }),
     onClamped(options) {
       const clamped = Object.entries(options).map(([name, value]) => `${name}=${value}`)
       reply.header('x-corral-clamped', clamped.join(', '))

@@ -12,6 +12,8 @@ export interface LeaseRequest extends Waiting {
   turn?: string
   /** The owner of the prompt (`Caller.owner`); the server itself if absent. */
   owner?: string
+  /** The name of the caller's key. */
+  keyName?: string | undefined
   /** Limits of the caller's key, which replace `limits`; see `Caller.bounds`. */
   bounds?: Partial<RequestBounds> | undefined
   /** Called immediately with the clamped values if options of the request are over their limits. */

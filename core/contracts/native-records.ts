@@ -230,6 +230,7 @@ export const MemberSchema = Described('Member', 'A node of the cluster', {
   build: Type.Optional(Text('Id of the llama.cpp build for new engines on the node')),
   models: Texts('Models on its disk that requests to this server can name'),
   loaded: Texts('Models in its memory'),
+  rollout: Type.Optional(Text('What a rollout does there now')),
   slots: Count('Maximum concurrent requests of its engines'),
   running: Count('Requests in progress there, from all clients'),
   queued: Count('Queued requests there'),

@@ -57,6 +57,11 @@ export interface Storage extends ModelList<StoredVariant> {
   remove(name: ModelName): Promise<StoredVariant[]>
   setDefault(name: ModelName): Promise<StoredVariant>
   /**
+   * Exchanges the files of two variants of a model, at once: each label then names the other's files. Engines that run
+   * keep theirs. @returns the variant with this name. @throws CorralError `model_not_found`
+   */
+  exchange(name: ModelName, label: string): Promise<StoredVariant>
+  /**
    * Called after variants have left the index and before their files are deleted. The removal waits for it.
    * @returns removes the listener
    */

@@ -30,11 +30,15 @@ export class Drain {
     this.since = undefined
   }
 
-  /** Accepts a request once. A refused client must connect again, to another server. @throws CorralError `draining` */
-  admit(reply: FastifyReply): void {
+  /**
+   * Accepts a request once. A refused client must connect again, to another server.
+   * @param isTrial whether it tests the draining server itself, and is accepted
+   * @throws CorralError `draining`
+   */
+  admit(reply: FastifyReply, isTrial = false): void {
     const { record } = reply.request
     if (record.admitted) return
-    if (this.since) {
+    if (this.since && !isTrial) {
       reply.header('connection', 'close')
       throw drainingError()
     }

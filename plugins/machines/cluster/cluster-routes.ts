@@ -37,6 +37,8 @@ import { OfferSchema, type SourceFiles } from './copying/source-files.ts'
 import type { ClusterNode } from './nodes/node.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
 import type { ReplicaKeeper } from './replica-keeper.ts'
+import { RolloutSchema } from './rollout/rollout-record.ts'
+import type { Rollouts } from './rollout/rollouts.ts'
 
 const randomName = () => randomBytes(32).toString('base64url')
 
@@ -172,7 +174,10 @@ export function copyRoutes(app: FastifyInstance, { storage, catalog, sources, de
           maxLength: 200,
           description: 'The ticket that it has issued for the model'
         }),
-        digest: Sha256("The model's digest; other files are refused")
+        digest: Sha256("The model's digest; other files are refused"),
+        label: Given(
+          Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$', description: 'Store it as this variant' })
+        )
       },
       { title: 'MemberCopy' }
     ),
@@ -184,7 +189,7 @@ export function copyRoutes(app: FastifyInstance, { storage, catalog, sources, de
     },
     errors: [...DOWNLOAD_ERRORS, 'copy_failed', 'model_exists', 'pull_cancelled', 'rate_limited'],
     handler: async (request, reply) => {
-      const { source: name, url, tls_name: tlsName, ticket, digest } = request.body
+      const { source: name, url, tls_name: tlsName, ticket, digest, label } = request.body
       if (!URL.canParse(url)) {
         const message = '"url" is not the address of a server. Use one such as http://10.0.0.11:11435.'
         throw new CorralError('invalid_request', message, { param: 'url' })
@@ -194,7 +199,7 @@ export function copyRoutes(app: FastifyInstance, { storage, catalog, sources, de
       const onProgress = (progress: Progress) => void stream.write(`${JSON.stringify({ progress })}\n`)
       await endWithFailure(stream, request, parseTrailers(reply).failure, async () => {
         const source = { name, url, ticket, ...(tlsName ? { tlsName } : {}) }
-        const variant = await sources.copy(source, digest, request.caller, signal, onProgress)
+        const variant = await sources.copy(source, digest, request.caller, signal, onProgress, label ?? undefined)
         stream.end(`${JSON.stringify({ model: describe(variant) })}\n`)
       })
     }
@@ -218,7 +223,8 @@ const ClusterSchema = Loose(
     ),
     replicas: Type.Array(ReplicasSchema, {
       description: 'Models that are in memory or always should be, and at how many members'
-    })
+    }),
+    rollout: Type.Optional(RolloutSchema)
   },
   { title: 'Cluster' }
 )
@@ -228,7 +234,12 @@ const DrainedSchema = Loose(
   { title: 'DrainedMember' }
 )
 
-export function clusterRoutes(app: FastifyInstance, members: ClusterNodes, replicas: ReplicaKeeper): void {
+export function clusterRoutes(
+  app: FastifyInstance,
+  members: ClusterNodes,
+  replicas: ReplicaKeeper,
+  rollouts: Pick<Rollouts, 'current'>
+): void {
   const route = nativeRouter(app, 'Cluster')
 
   route('GET /api/cluster', 'getCluster', 'Show the members of this server', {
@@ -244,7 +255,8 @@ export function clusterRoutes(app: FastifyInstance, members: ClusterNodes, repli
         ...(fault !== undefined && { fault }),
         ...(replicas.wanted(name) !== undefined && { wanted: replicas.wanted(name) })
       })),
-      replicas: replicas.records()
+      replicas: replicas.records(),
+      ...(rollouts.current && { rollout: rollouts.current })
     })
   })
 

@@ -72,14 +72,26 @@ export async function dispatch<Answer>(
   begun = () => false
 ): Promise<Answer> {
   const { variant, mode, body, tried = new Set<string>() } = asking
-  const { owner, session, onProgress } = asking.by
+  const { owner, session, onProgress, keyName } = asking.by
   const key = modelKey(variant.key, mode)
   const prompt = promptBlocks((body.request ?? {}) as EngineFields, { model: key, owner, session })
   const unread = new Set<string>()
+  let barred = members.divide?.(variant.key, { key: keyName, conversation: prompt.key })
   let last: CorralError | undefined
   for (;;) {
     signal.throwIfAborted()
-    const choice = chooseNode({ model: key, prompt, tried, unread }, members.view, members.prefixes, performance.now())
+    const closed = barred?.size ? new Set([...tried, ...barred]) : tried
+    const choice = chooseNode(
+      { model: key, prompt, tried: closed, unread },
+      members.view,
+      members.prefixes,
+      performance.now()
+    )
+    if (!choice.member && barred?.size) {
+      // Any answer is better than none.
+      barred = undefined
+      continue
+    }
     if (choice.why === 'fetch') {
       const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, onProgress)
       if (failure) last = failure.error

@@ -16,6 +16,8 @@ import { createCopies, nodeFiles } from './copying/copies.ts'
 import { sourceFiles } from './copying/source-files.ts'
 import { ClusterNodes, dnsSource } from './nodes/nodes.ts'
 import { type ReplicaBounds, ReplicaKeeper } from './replica-keeper.ts'
+import { nodeRoutes, rolloutRoutes } from './rollout/rollout-routes.ts'
+import { Rollouts } from './rollout/rollouts.ts'
 
 /** The source of nodes that config.yaml lists. */
 const CONFIGURED = 'config.yaml'
@@ -85,6 +87,17 @@ const options = Type.Object(
         description: 'At how many members a model is in memory; "replicas" in a model\'s section overrides it'
       }
     ),
+    rollout: Type.Object(
+      {
+        restart_command: Type.Array(Type.String(), {
+          default: [],
+          description:
+            'Program with arguments that restarts a member with another version of corral during a rollout; it gets CORRAL_MEMBER, CORRAL_MEMBER_URL and CORRAL_VERSION',
+          examples: [['/usr/local/bin/upgrade-corral']]
+        })
+      },
+      { additionalProperties: false, description: 'Updates of members, one after the other' }
+    ),
     ca: Path({
       default: '',
       description: "PEM file with certificates to check those of members with, in addition to the system's",
@@ -126,7 +139,7 @@ export default definePlugin({
       ca: given.ca
     }
     const catalog = context.service('catalog')
-    let replicas = given.replicas
+    let { replicas, rollout } = given
     const members = new ClusterNodes({
       settings,
       stateChanged: topic => hooks.stateChanged(topic),
@@ -156,6 +169,13 @@ export default definePlugin({
       changed: () => hooks.stateChanged('replicas'),
       log
     })
+    const rollouts = new Rollouts({
+      ...{ members, home: context.paths.home, log },
+      command: () => rollout.restart_command,
+      changed: () => hooks.stateChanged('member')
+    })
+    members.divide = rollouts.divide
+    members.rolloutAt = rollouts.at
     for (const source of configuredSources(given)) members.roster.add(source)
     catalog.add({ name: 'cluster', models: () => members.brought() })
     context.service('engines').add(clusterProvider(members, copies, keeper, name => catalog.find(name)))
@@ -168,19 +188,22 @@ export default definePlugin({
     return {
       services: { cluster: { addSource: source => members.roster.add(source) } },
       routes: async app => {
-        clusterRoutes(app, members, keeper)
+        clusterRoutes(app, members, keeper, rollouts)
         askRoutes(app, asking)
         copyRoutes(app, { storage, catalog, sources, describe: variant => described(asking, variant) })
+        nodeRoutes(app, { storage, catalog })
+        rolloutRoutes(app, { rollouts, members, catalog })
         pullRoute(app, { members, copies, sources, catalog, streams: context.service('nativeApi').streams('sse') })
       },
       async start() {
         const met = members.open()
         void met.then(() => keeper.open())
+        void met.then(() => rollouts.open())
         await Promise.race([met, sleep(START_WAIT_MS, undefined, { ref: false })])
       },
       check,
       async reload(next: Options) {
-        replicas = next.replicas
+        ;({ replicas, rollout } = next)
         keeper.look()
         const sources = configuredSources(next)
         for (const source of sources) await members.roster.replace(source)
@@ -190,6 +213,7 @@ export default definePlugin({
       },
       async stop() {
         keeper.close()
+        await rollouts.close()
         await members.close()
       }
     }

@@ -219,6 +219,26 @@ export class ModelStore extends ModelIndex implements Storage {
     return this.#changes.run(modelKey(name), () => this.#makeDefault(this.get(name)))
   }
 
+  async exchange(requested: ModelName, label: string): Promise<StoredVariant> {
+    const key = modelKey(requested)
+    return this.#changes.run(key, async () => {
+      const one = this.get(requested)
+      const other = this.get({ ...requested, variant: label })
+      const manifest = this.manifest(key)!
+      const modifiedAt = new Date().toISOString()
+      const withFilesOf = (from: StoredVariant, label: string) => ({
+        ...findLabel(manifest.variants, from.label)!,
+        ...{ label, modifiedAt }
+      })
+      const variants = manifest.variants.map(variant => {
+        if (variant.label === one.label) return withFilesOf(other, one.label)
+        return variant.label === other.label ? withFilesOf(one, other.label) : variant
+      })
+      await this.#explained(() => this.#write(key, this.directory(key)!, { ...manifest, variants }))
+      return this.get(one.model)
+    })
+  }
+
   async #makeDefault(variant: StoredVariant): Promise<StoredVariant> {
     if (variant.isDefault) return variant
     const key = modelKey(variant.model)

@@ -55,6 +55,9 @@ export const AskSchema = Loose(
     whole: Given(Type.Boolean({ description: 'Pass nothing on before the answer is complete' })),
     count_each: Given(Type.Boolean({ description: 'Each delta with the tokens so far' })),
     stop_text: Given(Type.Boolean({ description: 'Which text of `stop` ended the answer' })),
+    trial: Given(
+      Type.Boolean({ description: 'Answer even if the member drains, to test it. Needs an admin; others are refused' })
+    ),
     native: Given(Type.Boolean({ description: "Also send the events in llama-server's format" }))
   },
   { title: 'ClusterAsk' }

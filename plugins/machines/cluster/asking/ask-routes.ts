@@ -69,6 +69,7 @@ export function askRoutes(
       const variant = catalogFor(deps.catalog, request.caller).get(model)
       requireOwn(variant)
       actFor(request, body)
+      if (body.trial && request.caller.role === 'admin') request.server.drain.admit(reply, true)
       const lease: ModelLease = {
         model,
         options: parseOptions(body.options).load,

@@ -191,6 +191,7 @@ export function sourceFiles(
     /**
      * Copies a model or resumes its copy.
      * @param digest the model's digest; others are refused
+     * @param label under which it is stored, if not its own
      * @throws CorralError `copy_failed` if the source is at fault; `model_exists`, `insufficient_storage` and other
      * errors of pulls; the signal's reason
      */
@@ -199,10 +200,11 @@ export function sourceFiles(
       digest: string,
       caller: PullCaller,
       signal: AbortSignal,
-      onProgress: (progress: Progress) => void
+      onProgress: (progress: Progress) => void,
+      label?: string
     ): Promise<StoredVariant> {
       const opened = await open(source, signal)
-      const { plan } = opened
+      const plan = { ...opened.plan, ...(label !== undefined && { label }) }
       const name = { ...plan.name, variant: plan.label }
       const model = formatModelName(name)
       const subject = `${model} from ${source.name}`

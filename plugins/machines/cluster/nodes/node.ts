@@ -19,6 +19,7 @@ import {
   readLines
 } from '../asking/ask-protocol.ts'
 import { modelKey, type NodeModel, type NodeView } from '../placement/choose-node.ts'
+import { isOtherRevision } from '../rollout/revision-names.ts'
 import {
   type ConnectionSettings,
   connectionFault,
@@ -62,6 +63,9 @@ export interface NodeOptions extends ConnectionSettings {
   log: Pick<FastifyBaseLogger, 'info' | 'warn'>
 }
 
+/** By the key of a model: digests of the files that count as this model. */
+export type AcceptedFiles = ReadonlyMap<string, ReadonlySet<string>>
+
 class LinkFault extends Error {}
 
 /** A node's report of an engine, and the number of requests of this server that it includes. */
@@ -86,8 +90,8 @@ export class ClusterNode {
   models = new Map<string, DescribedModel>()
   /** Models by their names at the node. */
   #byName = new Map<string, DescribedModel>()
-  /** Models that have the same files at all nodes, by key. Set by `refresh`. */
-  #accepted: ReadonlyMap<string, string> = new Map()
+  /** Digests of the files that count for each model, by key. Set by `refresh`. */
+  #accepted: AcceptedFiles = new Map()
   #reported: ReadonlyMap<string, Reported> = new Map()
   readonly #sent = new Map<string, number>()
   /** This server sends nothing to the node, whatever state the node reports. */
@@ -140,13 +144,18 @@ export class ClusterNode {
   /** Sends a request. Fails when the node is lost. @throws CorralError of its refusal; the signal's reason; Error */
   async call(
     path: string,
-    { method = 'POST', signal, ...sent }: { method?: 'POST' | 'DELETE'; body?: object; signal?: AbortSignal }
+    { method = 'POST', signal, ...sent }: { method?: 'GET' | 'POST' | 'DELETE'; body?: object; signal?: AbortSignal }
   ): Promise<NodeReply> {
     const until = signal ? AbortSignal.any([signal, this.presence]) : this.presence
     const reply = await this.connection.send(method, path, { ...sent, signal: until })
     if (reply.statusCode === 200) return reply
     const failure = parseFailedReply(await reply.body.text(), reply.headers)
     throw failure ?? new Error(`it answered with status ${reply.statusCode}`)
+  }
+
+  /** Sends a request and parses its reply. @throws as `call` */
+  async ask<Reply>(...call: Parameters<ClusterNode['call']>): Promise<Reply> {
+    return JSON.parse(await (await this.call(...call)).body.text()) as Reply
   }
 
   /** Sends a request whose reply does not matter. @throws as `call` */
@@ -222,8 +231,8 @@ export class ClusterNode {
     this.#touch('models')
   }
 
-  /** Sets which models have the same files at all nodes. */
-  refresh(accepted: ReadonlyMap<string, string>): void {
+  /** Sets which files count for each model. */
+  refresh(accepted: AcceptedFiles): void {
     this.#accepted = accepted
     this.#readModels()
   }
@@ -233,6 +242,11 @@ export class ClusterNode {
     this.#record ??= this.#makeRecord()
     const all = [...this.#record.notes, ...notes]
     return notes.length === 0 ? this.#record : { ...this.#record, notes: all }
+  }
+
+  /** When it entered its state. */
+  get since(): Date {
+    return this.#since
   }
 
   get version(): string | undefined {
@@ -427,7 +441,7 @@ export class ClusterNode {
 
   #isAccepted(key: string): boolean {
     const digest = this.models.get(key)?.digest
-    return digest !== undefined && this.#accepted.get(key) === digest
+    return digest !== undefined && this.#accepted.get(key)?.has(digest) === true
   }
 
   #readModels(): void {
@@ -531,7 +545,7 @@ export class ClusterNode {
       [...models].filter(({ key }) => this.#isAccepted(key)).map(({ publicName }) => publicName)
     const loaded = running.flatMap(({ name }) => this.#byName.get(name) ?? [])
     const reason = this.#link === 'away' ? this.#reason : this.#restUntil > performance.now() ? this.#wrong : undefined
-    const others = [...this.models.values()].filter(({ key }) => !this.#isAccepted(key))
+    const others = [...this.models.values()].filter(({ key }) => !this.#isAccepted(key) && !isOtherRevision(key))
     return {
       name: this.name,
       url: this.connection.url,

@@ -12,7 +12,9 @@ import { formatModelName } from '../../../../core/models/model-name.ts'
 import type { DescribedModel } from '../asking/ask-protocol.ts'
 import { ClusterView } from '../placement/choose-node.ts'
 import { PrefixMemory } from '../placement/prefix-memory.ts'
-import { ClusterNode, type ListedNode, type NodeOptions } from './node.ts'
+import type { Asker } from '../rollout/next-step.ts'
+import { isOtherRevision, otherRevision } from '../rollout/revision-names.ts'
+import { type AcceptedFiles, ClusterNode, type ListedNode, type NodeOptions } from './node.ts'
 
 interface MembersOptions {
   settings: Pick<NodeOptions, 'connectTimeout' | 'ca' | 'silence'>
@@ -32,6 +34,10 @@ export class ClusterNodes {
   readonly roster: Roster
   readonly #members = new Map<string, ClusterNode>()
   readonly #options: MembersOptions
+  /** Returns the nodes that a request for a model may not go to, if a rollout divides the requests. */
+  divide: ((model: string, asker: Asker) => ReadonlySet<string>) | undefined
+  /** Returns what a rollout does at a node now. */
+  rolloutAt: ((member: string) => string | undefined) | undefined
   /** Removed nodes that still answer. */
   readonly #leaving = new Set<ClusterNode>()
   /** The models for the catalog, rebuilt when a node's models have changed. */
@@ -110,7 +116,9 @@ export class ClusterNodes {
     return this.all().map(member => {
       const { build } = member
       const isOther = build !== undefined && usual !== undefined && build !== usual
-      return member.record(isOther ? [`It runs build ${build}, and most others run ${usual}.`] : [])
+      const record = member.record(isOther ? [`It runs build ${build}, and most others run ${usual}.`] : [])
+      const rollout = this.rolloutAt?.(member.name)
+      return rollout === undefined ? record : { ...record, rollout }
     })
   }
 
@@ -176,15 +184,14 @@ export class ClusterNodes {
   #relist(): void {
     this.#isListed = false
     const models = this.all().flatMap(({ models }) => [...models.values()])
-    // If nodes differ, the majority decides. Ties go to the first value.
-    const accepted = mostFrequentBy(models.map(({ key, digest }) => [key, digest]))
+    const accepted = acceptedFiles(models, this.all())
     for (const member of this.#members.values()) member.refresh(accepted)
     this.#options.stateChanged('model')
   }
 
   #list(): void {
     this.#isListed = true
-    const all = this.all().flatMap(({ models }) => [...models.values()])
+    const all = this.all().flatMap(({ models }) => [...models.values()].filter(({ key }) => !isOtherRevision(key)))
     // The first node that has a model describes it.
     const models = new Map(all.toReversed().map(model => [model.key, model]))
     /** By `owner/name` in lower case: the variant that most nodes have as the default one. */
@@ -215,6 +222,27 @@ export class ClusterNodes {
     // The catalog reads a frozen list once.
     Object.freeze(this.#brought)
   }
+}
+
+/**
+ * Returns which files count for each model. If nodes differ, the majority decides. Ties go to the first value. During a
+ * rollout, both revisions of a node that has both count.
+ */
+export function acceptedFiles(
+  models: readonly Pick<DescribedModel, 'key' | 'digest'>[],
+  members: readonly { models: ReadonlyMap<string, Pick<DescribedModel, 'digest'>> }[]
+): AcceptedFiles {
+  const usual = mostFrequentBy(models.map(({ key, digest }) => [key, digest]))
+  const accepted = new Map([...usual].map(([key, digest]) => [key, new Set([digest])]))
+  for (const { models } of members) {
+    for (const [key, { digest }] of models) {
+      const other = models.get(otherRevision(key))
+      if (other) accepted.get(key)!.add(digest).add(other.digest)
+      // Clients never ask for it by its own name.
+      accepted.delete(otherRevision(key))
+    }
+  }
+  return accepted
 }
 
 const bareKey = ({ owner, name }: DescribedModel) => `${owner}/${name}`.toLowerCase()

@@ -84,6 +84,7 @@ function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Pr
     importPath: unused,
     remove: unused,
     setDefault: unused,
+    exchange: unused,
     onRemove: listener => addTo(listeners, listener),
     hold: () => () => {},
     async drop(key) {
