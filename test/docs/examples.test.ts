@@ -34,6 +34,10 @@ const REFUSED: Record<string, number[]> = {
   // There are no nodes.
   drainMember: [404],
   undrainMember: [404],
+  startRollout: [400],
+  changeRollout: [404],
+  // There is no other revision.
+  exchangeRevision: [404],
   pullAtMember: [404],
   fetchFromMember: [404],
   // No machine shows this code, and none is linked.

@@ -93,7 +93,9 @@ export async function dispatch<Answer>(
       continue
     }
     if (choice.why === 'fetch') {
-      const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, onProgress)
+      // After an update, other files may count than when this engine began.
+      const { digest } = members.get(choice.from.name)?.models.get(variant.key) ?? variant
+      const failure = await copies.copy({ ...variant, digest }, choice, name => !tried.has(name), signal, onProgress)
       if (failure) last = failure.error
       if (failure?.member !== undefined) tried.add(failure.member)
       if (failure?.from !== undefined) unread.add(failure.from)

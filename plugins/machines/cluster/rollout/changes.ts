@@ -19,7 +19,7 @@ const LISTED_MS = 15_000
 /** Milliseconds that the answer to the question may take once the model is loaded. */
 const ANSWER_MS = 5 * 60_000
 const POLL_MS = 500
-const QUESTION = 'What is the capital of France? Answer in one sentence.'
+const QUESTION = 'What is the capital of France?'
 
 /** One node, what is stored about it, and how a step reports what it does. */
 export interface Place {

@@ -47,8 +47,11 @@ const digestAt = async (node: Corral): Promise<string> =>
 const digests = (nodes: readonly Corral[]) => Promise.all(nodes.map(digestAt))
 
 /** Clients that stream one answer after the other. @returns stops them, and returns how their answers ended */
-function clients(gateway: () => Corral, model: string, count = 4) {
+function clients(t: Test, gateway: () => Corral, model: string, count = 4) {
   let isOver = false
+  t.teardown(() => {
+    isOver = true
+  })
   const ends = new Map<string, number>()
   const all = Array.from({ length: count }, async (_, client) => {
     for (let turn = 0; !isOver; turn++) {
@@ -96,7 +99,7 @@ t.test(
     const { hub, nodes, members } = await startCluster(t, 3)
     let gateway = await startReadyGateway(t, members)
     const [first] = await digests(nodes)
-    const load = clients(() => gateway, MODEL)
+    const load = clients(t, () => gateway, MODEL)
     await until('all answer', () => load.total() > 4)
 
     hub.change(MODEL, { [FILE]: demoWithContext(2048) })
@@ -173,10 +176,10 @@ t.test('a canary gets its part of the requests, and another gateway may not inte
   t.match(refused, { status: 409, body: { code: 'rollout_running', error: /Another gateway/ } })
   t.equal((await getNodes(gateway)).filter(({ notes }) => notes.length > 0).length, 0)
 
-  const total = async (node: Corral) =>
-    Number(
-      /corral_requests_total\S* (\d+)/.exec(await (await node.send('/metrics', undefined, local)).text())?.[1] ?? 0
-    )
+  const total = async (node: Corral) => {
+    const text = await (await node.send('/metrics', undefined, local)).text()
+    return [...text.matchAll(/^corral_requests_total\{.* (\d+)$/gm)].reduce((sum, [, count]) => sum + Number(count), 0)
+  }
   const asked = { model: MODEL, messages: [{ role: 'user', content: 'What is 7 + 8?' }], max_tokens: 5 }
   const answeredBy = async (headers: Record<string, string>) => {
     const before = await Promise.all(nodes.map(total))
@@ -208,7 +211,7 @@ t.test('another build of llama.cpp is used by all members, or by none', async t 
   const builds = () =>
     Promise.all(nodes.map(async node => (await node.json('/api/runtimes', undefined, local)).body.chosen.id))
   t.same(await builds(), ['release-b100-cpu', 'release-b100-cpu'])
-  const load = clients(() => gateway, MODEL)
+  const load = clients(t, () => gateway, MODEL)
 
   server.publish('b200', releaseFiles('b200', await engineArchive('b200')))
   t.match(await start(gateway, { kind: 'llama', target: 'b200' }), { status: 200 })
