@@ -4,6 +4,7 @@ import type { Delta } from '../../../../core/contracts/engines.ts'
 import type { Origin } from '../../../../core/contracts/models.ts'
 import type { Progress } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
+import { abortAfter } from '../../../../core/system/abort-signals.ts'
 import { runTool } from '../../../../core/system/child-process.ts'
 import { ASK_PATH, type DescribedModel } from '../asking/ask-protocol.ts'
 import { sourceAt } from '../copying/copies.ts'
@@ -264,7 +265,7 @@ export async function verify({ ask = QUESTION, expect }: Rollout, names: string[
       ...{ model: name, call: isBase ? 'completion' : 'chat', trial: true },
       request: { ...prompt, temperature: 0, seed: 1, max_tokens: 256 }
     }
-    const until = AbortSignal.any([signal, AbortSignal.timeout(ANSWER_MS)])
+    const until = AbortSignal.any([signal, abortAfter(ANSWER_MS)])
     let text = ''
     for await (const deltas of member.lines<readonly Delta[]>(ASK_PATH, { body, signal: until })) {
       text += deltas.map(({ content = '', thinking = '' }) => thinking + content).join('')

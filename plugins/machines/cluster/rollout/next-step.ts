@@ -36,6 +36,10 @@ export function nextStep(rollout: Rollout, nodes: ReadonlyMap<string, NodeFacts>
   const factsOf = ({ name }: RolloutNode): NodeFacts => nodes.get(name) ?? { state: 'away', since: 0 }
   const isOut = (node: RolloutNode) => node.out && factsOf(node).state === 'draining'
   const awayFor = (node: RolloutNode) => (factsOf(node).state === 'away' ? now - factsOf(node).since : 0)
+  const drain = (node: RolloutNode): Step => {
+    const hasOther = [...nodes].some(([other, { state }]) => other !== node.name && state === 'up')
+    return hasOther ? { do: 'drain', node } : { do: 'hold', why: 'no other member could take the requests' }
+  }
   const isAway = (node: RolloutNode) => factsOf(node).state === 'away'
 
   const returning = rollout.nodes.findLast(({ back, phase }) => back && phase !== 'restored' && phase !== 'stuck')
@@ -48,7 +52,7 @@ export function nextStep(rollout: Rollout, nodes: ReadonlyMap<string, NodeFacts>
       return { do: 'skip', node: returning, why: 'It was away, so it could not be restored.' }
     }
     if (!applied) return { do: 'release', node: returning }
-    return { do: restarts || isOut(returning) ? 'restore' : 'drain', node: returning }
+    return restarts || isOut(returning) ? { do: 'restore', node: returning } : drain(returning)
   }
   if (state === 'undoing') return { do: 'end', state: 'undone' }
   if (failure !== undefined) return { do: 'end', state: 'failed' }
@@ -65,8 +69,7 @@ export function nextStep(rollout: Rollout, nodes: ReadonlyMap<string, NodeFacts>
     }
     if (phase === 'verified') return { do: 'release', node: active }
     if (isOut(active)) return { do: phase === 'applied' ? 'verify' : 'apply', node: active }
-    const hasOther = [...nodes].some(([other, { state }]) => other !== name && state === 'up')
-    return hasOther ? { do: 'drain', node: active } : { do: 'hold', why: 'no other member could take the requests' }
+    return drain(active)
   }
 
   const waiting = rollout.nodes.filter(({ phase }) => phase === 'waiting')

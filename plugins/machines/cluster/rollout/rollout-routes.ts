@@ -154,7 +154,7 @@ export function rolloutRoutes(
   route('PUT /api/cluster/rollout', 'changeRollout', 'Pause, continue or undo the rollout', {
     role: 'admin',
     description:
-      'pause: updates no further member. continue: goes on, also after a failure, and ends a canary. undo: restores all updated members; impossible after a rollout of a model has ended.',
+      'pause: updates no further member. continue: continues, also after a failure, and ends a canary. undo: restores all updated members; impossible after a rollout of a model has ended.',
     body: Titled('RolloutChange', { action: Type.Enum(['pause', 'continue', 'undo']) }),
     response: { 200: one },
     errors: [...errorCodes('rollout_not_found'), ...DISK_ERRORS],

@@ -3,6 +3,8 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
+import { abortAfter } from '../../../../core/system/abort-signals.ts'
+import { dateAt } from '../../../../core/system/clock.ts'
 import { readJsonFile, writeJsonFile } from '../../../../core/system/json-file.ts'
 import type { ClusterNode } from '../nodes/node.ts'
 import type { ClusterNodes } from '../nodes/nodes.ts'
@@ -82,7 +84,13 @@ export class Rollouts {
       throw new CorralError('invalid_request', 'A rollout needs two members that are up, so that one can answer.')
     }
     const id = randomUUID()
-    await Promise.all(nodes.filter(({ view }) => view.state !== 'away').map(node => this.#claim(node, id)))
+    const present = nodes.filter(({ view }) => view.state !== 'away')
+    const claims = await Promise.allSettled(present.map(node => this.#claim(node, id)))
+    const refused = claims.find(({ status }) => status === 'rejected')
+    if (refused?.status === 'rejected') {
+      await Promise.allSettled(present.map(node => this.#claim(node, id, true)))
+      throw refused.reason
+    }
     const rollout: Rollout = {
       ...{ version: 1, id, ...request, state: 'running', started_at: new Date().toISOString() },
       ...(canary && { canary: { ...canary, over: false } }),
@@ -188,7 +196,7 @@ export class Rollouts {
         const facts = new Map(
           members.all().map(({ name, view, since }) => [name, { state: view.state, since: since.getTime() }])
         )
-        const step = nextStep(rollout, facts, Date.now())
+        const step = nextStep(rollout, facts, dateAt(performance.now()).getTime())
         try {
           await this.#perform(rollout, step, signal)
           this.#tries = 0
@@ -252,7 +260,7 @@ export class Rollouts {
     const done = () => {
       node.phase = 'done'
       const { canary } = rollout
-      if (canary?.after !== undefined) canary.until ??= new Date(Date.now() + canary.after).toISOString()
+      if (canary?.after !== undefined) canary.until ??= dateAt(performance.now() + canary.after).toISOString()
     }
     switch (step) {
       case 'prepare':
@@ -280,7 +288,10 @@ export class Rollouts {
         return
       case 'release':
         await member.tell('/api/drain', { method: 'DELETE', signal })
+        member.hold(false)
         node.out = false
+        // Otherwise no node seems to be up when the next one is drained.
+        while (member.view.state === 'draining') await sleep(POLL_MS / 5, undefined, { signal })
         if (node.back) node.phase = 'restored'
         else done()
     }
@@ -343,7 +354,7 @@ export class Rollouts {
    */
   async #claim(member: ClusterNode, rollout: string, ends = false): Promise<void> {
     try {
-      await member.tell(CLAIM_PATH, { body: { rollout, ends }, signal: AbortSignal.timeout(CLAIM_INTERVAL_MS) })
+      await member.tell(CLAIM_PATH, { body: { rollout, ends }, signal: abortAfter(CLAIM_INTERVAL_MS) })
     } catch (error) {
       // A member of an earlier version has no such route.
       if (error instanceof CorralError && error.code === 'route_not_found') return
