@@ -178,7 +178,7 @@ t.test('a canary gets its part of the requests, and another gateway may not inte
 
   const total = async (node: Corral) => {
     const text = await (await node.send('/metrics', undefined, local)).text()
-    return [...text.matchAll(/^corral_requests_total\{.* (\d+)$/gm)].reduce((sum, [, count]) => sum + Number(count), 0)
+    return [...text.matchAll(/^corral_tokens_total\{.* (\d+)$/gm)].reduce((sum, [, count]) => sum + Number(count), 0)
   }
   const asked = { model: MODEL, messages: [{ role: 'user', content: 'What is 7 + 8?' }], max_tokens: 5 }
   const answeredBy = async (headers: Record<string, string>) => {
