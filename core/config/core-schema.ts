@@ -49,6 +49,10 @@ function withDefaults<Properties extends TProperties>(
   ) as unknown as Properties
 }
 
+const DAY = '(Mon|Tue|Wed|Thu|Fri|Sat|Sun)'
+const CLOCK = '([01]\\d|2[0-3]):[0-5]\\d'
+const TIME_WINDOW = `^(${DAY}(-${DAY})?(,${DAY}(-${DAY})?)* )?${CLOCK}-(${CLOCK}|24:00)$`
+
 const requestBounds = {
   num_ctx: Type.Integer({ minimum: 0 }),
   num_parallel: Type.Integer({ minimum: 1 }),
@@ -126,7 +130,17 @@ export const ModelSettingsSchema = Group(
     replicas: Group(
       optional({
         min: Type.Integer({ minimum: 0 }),
-        max: Type.Integer({ minimum: 0 })
+        max: Type.Integer({ minimum: 0 }),
+        nodes: Type.Array(Type.String({ minLength: 1 }), { minItems: 1, uniqueItems: true }),
+        idle: Duration(),
+        copies: Type.Integer({ minimum: 0 }),
+        schedule: Type.Array(
+          Group({
+            at: Type.String({ title: 'a time such as Mon-Fri 08:00-18:00', pattern: TIME_WINDOW }),
+            ...optional({ min: Type.Integer({ minimum: 0 }), max: Type.Integer({ minimum: 0 }) })
+          }),
+          { maxItems: 100 }
+        )
       })
     ),
     engine: Type.String({ minLength: 1, restart: true, needsTrust: true }),

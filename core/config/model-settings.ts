@@ -51,8 +51,8 @@ export interface EffectiveSettings {
   groups: readonly string[]
   /** Maximum concurrent requests; undefined is the number of slots. */
   maxConcurrent: number | undefined
-  /** How many nodes of a cluster have it in memory; a `max` of 0 is unlimited. */
-  replicas: { min?: number; max?: number }
+  /** How many nodes of a cluster have it in memory, and which; a `max` of 0 is unlimited. */
+  replicas: NonNullable<ModelSettings['replicas']>
   overflow: OverflowPolicy
   /** Tools that corral runs for it: `files`, `search.web_search`. */
   tools: readonly string[]

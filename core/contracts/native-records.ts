@@ -252,6 +252,7 @@ export const ReplicasSchema = Described('Replicas', 'How many nodes have a model
   loading: Count('Nodes that are loading it'),
   min: Count('Minimum; `replicas` of the configuration'),
   max: Type.Optional(Count('Maximum; absent if unlimited')),
+  members: Type.Optional(Texts('Nodes that should have it')),
   reason: Text('Why this many are wanted, and why there are fewer'),
   failures: Items('Nodes that could not load it', {
     member: Type.String(),
@@ -260,6 +261,16 @@ export const ReplicasSchema = Described('Replicas', 'How many nodes have a model
   })
 })
 export type ReplicasRecord = Static<typeof ReplicasSchema>
+
+export const PlanStepSchema = Described('PlanStep', 'What a cluster does to get models where they should be', {
+  action: Type.Enum(['load', 'unload', 'copy'], { description: 'copy: only its files' }),
+  model: Text('As in GET /api/tags'),
+  mode,
+  member: Text('The node'),
+  from: Type.Optional(Text('The node that its files are copied from')),
+  reason: Text('Why, and what the step waits for')
+})
+export type PlanStepRecord = Static<typeof PlanStepSchema>
 
 export const ImportedSchema = Titled('ImportedModel', {
   status: Type.Literal('success'),

@@ -19,6 +19,8 @@ export interface KnownMember {
   pinned?: PinnedTls
   /** It belongs to somebody who uses it: it gets requests, but no copies and no replicas of models. */
   isGuest?: boolean
+  /** Replicas of a model are spread over zones, such as racks. */
+  zone?: string
 }
 
 /** Certificates in PEM. Only a machine with the certificate `ca` is accepted. `cert` and `key` identify this machine. */

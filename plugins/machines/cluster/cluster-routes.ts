@@ -6,6 +6,7 @@ import type { EventStreams } from '../../../core/contracts/native-api.ts'
 import {
   Done,
   MemberSchema,
+  PlanStepSchema,
   PullEventSchema,
   ReplicasSchema,
   Sha256,
@@ -224,7 +225,10 @@ const ClusterSchema = Loose(
     replicas: Type.Array(ReplicasSchema, {
       description: 'Models that are in memory or always should be, and at how many members'
     }),
-    rollout: Type.Optional(RolloutSchema)
+    rollout: Type.Optional(RolloutSchema),
+    plan: Type.Array(PlanStepSchema, {
+      description: 'Steps that are in progress, or wait, to get models where they should be'
+    })
   },
   { title: 'Cluster' }
 )
@@ -256,7 +260,8 @@ export function clusterRoutes(
         ...(replicas.wanted(name) !== undefined && { wanted: replicas.wanted(name) })
       })),
       replicas: replicas.records(),
-      ...(rollouts.current && { rollout: rollouts.current })
+      ...(rollouts.current && { rollout: rollouts.current }),
+      plan: replicas.plan()
     })
   })
 

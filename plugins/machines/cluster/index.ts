@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
 import { ConfigError } from '../../../core/config/config-error.ts'
-import { Path, Timeout } from '../../../core/config/core-schema.ts'
+import { type CoreConfig, Duration, Path, Timeout } from '../../../core/config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../../../core/config/model-settings.ts'
 import type { MemberSource } from '../../../core/contracts/services.ts'
 import { errorMessage } from '../../../core/errors.ts'
@@ -15,6 +15,8 @@ import { clusterRoutes, copyRoutes, pullRoute } from './cluster-routes.ts'
 import { createCopies, nodeFiles } from './copying/copies.ts'
 import { sourceFiles } from './copying/source-files.ts'
 import { ClusterNodes, dnsSource } from './nodes/nodes.ts'
+import type { ClusterView } from './placement/choose-node.ts'
+import { isInWindow, isTimeZone } from './placement/time-windows.ts'
 import { type ReplicaBounds, ReplicaKeeper } from './replica-keeper.ts'
 import { nodeRoutes, rolloutRoutes } from './rollout/rollout-routes.ts'
 import { Rollouts } from './rollout/rollouts.ts'
@@ -31,7 +33,10 @@ const options = Type.Object(
         {
           name: Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$', description: 'Its display name' }),
           url: Type.String({ pattern: '^https?://[^/?#]+/?$', description: 'Its address' }),
-          key: Type.Optional(Key("An operator's key there"))
+          key: Type.Optional(Key("An operator's key there")),
+          zone: Type.Optional(
+            Type.String({ minLength: 1, description: 'Such as its rack; replicas of a model go to different zones' })
+          )
         },
         { additionalProperties: false }
       ),
@@ -80,6 +85,20 @@ const options = Type.Object(
         cooldown: Timeout({
           default: '5m',
           description: 'How long fewer members must be enough before one unloads the model, or a machine is given back'
+        }),
+        idle: Duration({
+          default: '0s',
+          description:
+            'How long a model without a minimum stays in memory without requests; 0 leaves this to the keep_alive of members'
+        }),
+        copies: Type.Integer({
+          default: 0,
+          minimum: 0,
+          description: 'Number of members that have the files of each model, copied ahead of time'
+        }),
+        time_zone: Type.String({
+          default: '',
+          description: "Of the schedules of models, such as Europe/Berlin; empty for the system's"
         })
       },
       {
@@ -155,13 +174,13 @@ export default definePlugin({
         const described = members.described(key)
         const variant = described && catalog.find({ ...described, variant: described.label })
         if (variant?.key !== key || variant.format !== 'cluster') return undefined
-        return { variant, bounds: getBounds(replicas, settingsFor(config, variant).replicas) }
+        return { variant, bounds: getBounds(replicas, settingsFor(config, variant).replicas, new Date()) }
       },
-      *minimums() {
-        if (replicas.min > 0) for (const member of members.all()) yield* member.models.keys()
-        for (const [name, { replicas }] of Object.entries(config.models)) {
+      *configured() {
+        if (replicas.min + replicas.copies > 0) for (const member of members.all()) yield* member.models.keys()
+        for (const [name, { replicas: { min, copies, schedule } = {} }] of Object.entries(config.models)) {
           // As with preload, a name without a variant means the default variant.
-          const variant = replicas?.min ? catalog.find(parseModelName(name)) : undefined
+          const variant = min || copies || schedule ? catalog.find(parseModelName(name)) : undefined
           if (variant) yield variant.key
         }
       },
@@ -176,6 +195,7 @@ export default definePlugin({
     })
     members.divide = rollouts.divide
     members.rolloutAt = rollouts.at
+    members.view.only = onlyNodes(config)
     for (const source of configuredSources(given)) members.roster.add(source)
     catalog.add({ name: 'cluster', models: () => members.brought() })
     context.service('engines').add(clusterProvider(members, copies, keeper, name => catalog.find(name)))
@@ -220,11 +240,35 @@ export default definePlugin({
   }
 })
 
-/** Returns the limits of a model. Its own section overrides those of all models. */
-function getBounds(all: Options['replicas'], own: EffectiveSettings['replicas']): ReplicaBounds {
+/** Returns the limits of a model at a time. Its own section overrides those of all models, and its schedule both. */
+function getBounds(all: Options['replicas'], section: EffectiveSettings['replicas'], now: Date): ReplicaBounds {
+  const window = section.schedule?.find(({ at }) => isInWindow(at, now, all.time_zone || undefined))
+  const own = { ...section, ...window }
   const max = own.max ?? (own.min !== undefined && all.max > 0 ? Math.max(own.min, all.max) : all.max)
   const most = max === 0 ? Number.POSITIVE_INFINITY : max
-  return { min: Math.min(own.min ?? all.min, most), max: most, cooldown: parseDuration(all.cooldown)! }
+  return {
+    min: Math.min(own.min ?? all.min, most),
+    max: most,
+    cooldown: parseDuration(all.cooldown)!,
+    idle: parseDuration(own.idle ?? all.idle) || undefined,
+    copies: own.copies ?? all.copies
+  }
+}
+
+/** Returns the nodes that a model is bound to by `models.<name>.replicas.nodes`. */
+function onlyNodes(config: Pick<CoreConfig, 'models'>): ClusterView['only'] {
+  let known: CoreConfig['models'] | undefined
+  let bound = new Map<string, ReadonlySet<string>>()
+  return key => {
+    if (known !== config.models) {
+      known = config.models
+      const pairs = Object.entries(known).map(([name, { replicas }]) => [name.toLowerCase(), replicas?.nodes] as const)
+      bound = new Map(pairs.flatMap(([name, nodes]) => (nodes ? [[name, new Set(nodes)]] : [])))
+    }
+    if (bound.size === 0) return undefined
+    const variant = key.slice(0, key.lastIndexOf('#'))
+    return bound.get(variant) ?? bound.get(variant.slice(0, variant.lastIndexOf(':')))
+  }
 }
 
 /** @throws ConfigError for mistakes that no schema finds */
@@ -241,6 +285,12 @@ function check({ members, replicas, ca }: Options): void {
     throw wrong(
       'cluster.replicas.max',
       `It is less than cluster.replicas.min, which is ${replicas.min}. Raise it, or use 0 for no limit.`
+    )
+  }
+  if (replicas.time_zone !== '' && !isTimeZone(replicas.time_zone)) {
+    throw wrong(
+      'cluster.replicas.time_zone',
+      `There is no time zone "${replicas.time_zone}". Use one such as Europe/Berlin.`
     )
   }
   try {

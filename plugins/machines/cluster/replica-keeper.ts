@@ -1,15 +1,19 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import type { EngineMode } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
-import type { ReplicasRecord } from '../../../core/contracts/native-records.ts'
+import type { PlanStepRecord, ReplicasRecord } from '../../../core/contracts/native-records.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { dateAt } from '../../../core/system/clock.ts'
-import { ASK_PATH, type AskBody } from './asking/ask-protocol.ts'
+import { setNewest } from '../../../core/system/collections.ts'
+import { ASK_PATH, type AskBody, readDeltas, readPiece } from './asking/ask-protocol.ts'
 import type { Copies } from './copying/copies.ts'
+import { askNode } from './dispatch.ts'
 import type { ClusterNode } from './nodes/node.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
-import { type Choice, chooseLoad, type Host, modelKey, type NodeView } from './placement/choose-node.ts'
+import { type Host, modelKey } from './placement/choose-node.ts'
+import { type Plan, type PlannedModel, type PlanStep, planReplicas } from './placement/plan-replicas.ts'
 
 export interface ReplicaBounds {
   /** Minimum, if there is room. 0 loads it only on request. */
@@ -18,6 +22,10 @@ export interface ReplicaBounds {
   max: number
   /** Milliseconds for which fewer must be enough before one is unloaded. */
   cooldown: number
+  /** Milliseconds without requests until the last one is unloaded, if there is no minimum. By default its node decides. */
+  idle?: number | undefined
+  /** Minimum number of nodes with its files. */
+  copies?: number
 }
 
 export interface ReplicaLoad {
@@ -29,6 +37,8 @@ export interface ReplicaLoad {
   free: number
   running: number
   queued: number
+  /** When it was last used anywhere, if known. */
+  usedAt?: number
 }
 
 /** Since when (milliseconds) there are fewer than the minimum, too few for the demand, or too many. */
@@ -44,7 +54,7 @@ export interface ReplicaDecision {
   /** The number of nodes that should have it: more are loaded, or idle ones are unloaded. */
   wanted: number
   /** Why there should be more or fewer, or why this number is right. */
-  why: 'minimum' | 'queue' | 'idle' | 'maximum' | 'enough'
+  why: 'minimum' | 'queue' | 'idle' | 'unused' | 'maximum' | 'enough'
   /** The time of the next decision if nothing changes before. */
   at: number | undefined
 }
@@ -62,7 +72,7 @@ const LACKING_AFTER_MS = 30_000
  * - More, when no slot is free and the queue is at least half as long as a node has slots: enough for the demand, but
  *   at most twice as many as now, and none while one is loading.
  * - `min`, if there are fewer.
- * - One less, when half the slots of the others would be enough, until one is gone.
+ * - One less, when half the slots of the others would be enough, until one is gone. The last one goes after `idle`.
  * - Otherwise the current number: a model that its node unloads because it is unused is not loaded again.
  *
  * Demand must stay high or low for a while, to prevent flapping. `max` always applies.
@@ -70,19 +80,22 @@ const LACKING_AFTER_MS = 30_000
 export function decideReplicas(
   before: ReplicaState,
   load: ReplicaLoad,
-  { min, max, cooldown }: ReplicaBounds,
+  { min, max, cooldown, idle }: ReplicaBounds,
   now: number
 ): ReplicaDecision {
-  const { loaded, loading, slots, free, running, queued } = load
+  const { loaded, loading, slots, free, running, queued, usedAt = 0 } = load
   const asked = running + queued
   const each = loaded ? Math.max(1, slots / loaded) : 1
   const present = loaded + loading
 
   const isLong = loaded > 0 && !loading && !free && queued >= each / 2
-  const isIdle = loaded > Math.max(1, min) && !loading && asked <= IDLE_SHARE * each * (loaded - 1)
+  const isLast = loaded === 1
+  const least = idle === undefined ? Math.max(1, min) : min
+  const isIdle = loaded > least && !loading && asked <= IDLE_SHARE * each * (loaded - 1)
   const longSince = isLong ? (before.longSince ?? now) : undefined
   // The next one has its own cooldown.
-  const idleSince = isIdle ? ((before.loaded === loaded ? before.idleSince : undefined) ?? now) : undefined
+  const begun = (before.loaded === loaded ? before.idleSince : undefined) ?? now
+  const idleSince = isIdle ? Math.max(begun, isLast ? usedAt : 0) : undefined
   const shortSince = present < min ? (before.shortSince ?? now) : undefined
   const decide = (count: number, why: ReplicaDecision['why'], at?: number): ReplicaDecision => {
     const wanted = Math.min(count, max)
@@ -105,8 +118,9 @@ export function decideReplicas(
     return decide(Math.max(loaded + 1, Math.min(Math.ceil(asked / each), 2 * loaded)), 'queue')
   }
   if (idleSince !== undefined) {
-    if (now < idleSince + cooldown) return decide(present, 'enough', idleSince + cooldown)
-    return decide(loaded - 1, 'idle')
+    const until = idleSince + (isLast ? idle! : cooldown)
+    if (now < until) return decide(present, 'enough', until)
+    return decide(loaded - 1, isLast ? 'unused' : 'idle')
   }
   return decide(present, 'enough')
 }
@@ -167,8 +181,15 @@ const DEBOUNCE_MS = 200
 /** Milliseconds until a failed load is tried again there: first and maximum. */
 const FIRST_RETRY_MS = 15_000
 const MAX_RETRY_MS = 10 * 60_000
+const MAX_COPY_FAILURES = 1000
 /** Milliseconds that a load may wait for room or for other loads until another node is tried. */
 const ROOM_TIMEOUT_MS = 15_000
+/** Milliseconds without requests after which a replica may be moved. */
+const QUIET_AFTER_MS = 60_000
+/** Milliseconds that a loaded replica may take to answer its first question. */
+const WARM_UP_MS = 60_000
+/** Milliseconds after which the settings are read again, because they may have a schedule. */
+const SCHEDULE_MS = 60_000
 /** Milliseconds between two requests that keep a minimum in memory: shortest and longest. */
 const [MIN_RENEWAL_MS, MAX_RENEWAL_MS] = [1000, 60_000]
 
@@ -177,7 +198,8 @@ interface ReplicaKeeperOptions {
   copies: Pick<Copies, 'copy'>
   /** Returns the limits of a variant by its key; undefined if this server does not ask nodes for it. */
   getBounds(variant: string): { variant: Model; bounds: ReplicaBounds } | undefined
-  minimums(): Iterable<string>
+  /** The keys of variants with a minimum or with copies. */
+  configured(): Iterable<string>
   /** Milliseconds for which fewer machines must be enough. */
   cooldown(): number
   changed(): void
@@ -191,7 +213,7 @@ interface Kept {
   readonly mode: EngineMode
   variant: Model
   state: ReplicaState
-  /** Nodes on which this server loaded it as a replica. It is unloaded only there. */
+  /** Nodes on which this server loaded it as a replica. */
   readonly own: Set<string>
   readonly loads: Set<string>
   readonly failures: Map<string, { count: number; message: string; retryAt: number }>
@@ -200,12 +222,12 @@ interface Kept {
 }
 
 /**
- * Keeps each model in memory on as many nodes as `decideReplicas` says, and asks for machines if the nodes have no
- * room. It decides from the nodes' own reports, so that several gateways decide alike: loads started by other gateways
- * count, and all gateways choose the same node among equal ones.
+ * Keeps each model in memory on as many nodes as `decideReplicas` says, which `planReplicas` chooses, and asks for
+ * machines if the nodes have no room. It decides from the nodes' own reports, so that several gateways decide alike:
+ * loads started by other gateways count.
  *
- * Loads use only free memory: they are background requests, so a node evicts no model in use for them. Only replicas
- * that were loaded by this server are unloaded, when they are idle.
+ * Loads use only free memory: they are background requests, so a node evicts no model in use for them. Only idle
+ * replicas are unloaded that were loaded by this server, or that belong to a minimum and move.
  */
 export class ReplicaKeeper {
   readonly #options: ReplicaKeeperOptions
@@ -217,6 +239,12 @@ export class ReplicaKeeper {
   #timer: NodeJS.Timeout | undefined
   #due = Number.POSITIVE_INFINITY
   #records: readonly ReplicasRecord[] = []
+  #plan: readonly PlanStepRecord[] = []
+  /** By `modelKey`: measured memory. */
+  readonly #sizes = new Map<string, number>()
+  /** The copy in progress ahead of time, as text. */
+  #copying: string | undefined
+  readonly #copyFailures = new Map<string, { count: number; retryAt: number }>()
 
   constructor(options: ReplicaKeeperOptions) {
     this.#options = options
@@ -236,6 +264,11 @@ export class ReplicaKeeper {
 
   records(): readonly ReplicasRecord[] {
     return this.#records
+  }
+
+  /** The steps of the current plan, with their reasons. */
+  plan(): readonly PlanStepRecord[] {
+    return this.#plan
   }
 
   /** Returns how many nodes a source should have. Undefined if it cannot add any. */
@@ -269,60 +302,72 @@ export class ReplicaKeeper {
 
   #decide(now: number): void {
     const { members, changed } = this.#options
-    const minimums = new Set<string>()
-    for (const variant of this.#options.minimums()) {
+    const configured = new Set<string>()
+    for (const variant of this.#options.configured()) {
       const mode = members.described(variant)?.modes[0]
-      if (mode) minimums.add(modelKey(variant, mode))
+      if (mode) configured.add(modelKey(variant, mode))
     }
-    const keys = new Set([...minimums, ...this.#kept.keys()])
+    const keys = new Set([...configured, ...this.#kept.keys()])
     for (const member of members.all()) for (const key of member.engines) keys.add(key)
 
-    const records: ReplicasRecord[] = []
-    const chosen = new Set<string>()
-    let lacking = 0
-    // All gateways use the same order.
-    for (const key of [...keys].sort()) {
+    const demands: Demand[] = []
+    for (const key of keys) {
       const known = this.#options.getBounds(key.slice(0, key.lastIndexOf('#')))
       if (!known) {
         this.#kept.delete(key)
         continue
       }
-      const { variant, bounds } = known
-      const kept = this.#kept.get(key) ?? newKept(key, variant)
-      kept.variant = variant
-      const { record, missing } = this.#adjust(kept, minimums.has(key) ? bounds : { ...bounds, min: 0 }, chosen, now)
-      if (record) records.push(record)
-      lacking = Math.max(lacking, missing)
+      const kept = this.#kept.get(key) ?? newKept(key, known.variant)
+      kept.variant = known.variant
+      this.#kept.set(key, kept)
+      demands.push(this.#getDemand(kept, configured.has(key) ? known.bounds : { ...known.bounds, min: 0, copies: 0 }, now))
     }
-    this.#askForMachines(lacking, chosen, now)
-    if (JSON.stringify(records) === JSON.stringify(this.#records)) return
+    if (configured.size > 0) this.#lookAt(now + SCHEDULE_MS)
+    const plan = planReplicas(
+      demands.map(({ planned }) => planned),
+      members.view
+    )
+    this.#follow(plan)
+    this.#askForMachines(plan.lacking, now)
+
+    const sorted = demands.sort((a, b) => (a.kept.key < b.kept.key ? -1 : 1))
+    const records = sorted.flatMap(demand => this.#record(demand, plan, now) ?? [])
+    const steps = plan.steps.flatMap(step => this.#describe(step, sorted) ?? [])
+    if (JSON.stringify([records, steps]) === JSON.stringify([this.#records, this.#plan])) return
     this.#records = records
+    this.#plan = steps
     changed()
   }
 
-  /** Loads a model at more nodes, or unloads it at some. @returns how many nodes would have to be added */
-  #adjust(kept: Kept, bounds: ReplicaBounds, chosen: Set<string>, now: number) {
+  /** Decides how many replicas a model should have, and which of them may go. */
+  #getDemand(kept: Kept, bounds: ReplicaBounds, now: number): Demand {
     const { members } = this.#options
     const { key } = kept
     for (const set of [kept.own, kept.failures, kept.renewed]) {
       for (const member of set.keys()) if (!members.get(member)) set.delete(member)
     }
-    const up = members.view.hosts(key).all.filter(({ member }) => member.state === 'up')
+    const only = members.view.only(key)
+    const isAllowed = (name: string) => !only || only.has(name)
+    const up = members.view.hosts(key).all.filter(({ member }) => member.state === 'up' && isAllowed(member.name))
     const loaded = up.filter(({ model }) => model.state === 'loaded')
     const loading = new Set(up.filter(({ model }) => model.state === 'loading').map(({ member }) => member.name))
     // After a load request, a node may not have reported the load yet, or may copy the model first.
     for (const name of kept.loads) if (!loaded.some(({ member }) => member.name === name)) loading.add(name)
     const sum = (hosts: readonly Host[], number: (host: Host) => number) =>
       hosts.reduce((total, host) => total + number(host), 0)
+    for (const { model } of loaded) this.#sizes.set(key, Math.max(model.size, this.#sizes.get(key) ?? 0))
+    const [running, queued] = [sum(up, ({ model }) => model.running), sum(up, ({ model }) => model.queued)]
+    const slots = sum(loaded, ({ model }) => model.slots)
     const decision = decideReplicas(
       kept.state,
       {
         loaded: loaded.length,
         loading: loading.size,
-        slots: sum(loaded, ({ model }) => model.slots),
+        slots,
         free: sum(loaded, ({ model }) => (model.queued > 0 ? 0 : Math.max(0, model.slots - model.running))),
-        running: sum(up, ({ model }) => model.running),
-        queued: sum(up, ({ model }) => model.queued)
+        running,
+        queued,
+        usedAt: Math.max(0, ...up.map(({ model }) => model.usedAt ?? 0))
       },
       bounds,
       now
@@ -330,81 +375,142 @@ export class ReplicaKeeper {
     kept.state = decision.state
     if (decision.at !== undefined) this.#lookAt(decision.at)
 
-    const { wanted } = decision
-    const present = loaded.length + loading.size
-    const more = this.#grow(kept, wanted - present, chosen, now)
-    const minimum = loaded.slice(0, bounds.min)
-    this.#renew(kept, minimum, now)
-    if (wanted < present) this.#shrink(kept, loaded, minimum, loaded.length - wanted)
-
-    const isIdle = present === 0 && bounds.min === 0 && kept.failures.size === 0
-    if (isIdle) this.#kept.delete(key)
-    else this.#kept.set(key, kept)
+    const { wanted, why } = decision
+    const resting = [...kept.failures].filter(([, { retryAt }]) => retryAt > now)
+    for (const [, { retryAt }] of resting) this.#lookAt(retryAt)
+    const idle = loaded.filter(({ model }) => !model.pinned && model.running + model.queued === 0)
+    const names = (hosts: readonly Host[]) => new Set(hosts.map(({ member }) => member.name))
+    const isQuiet = ({ member, model: { usedAt = Number.NEGATIVE_INFINITY } }: Host) =>
+      (bounds.min > 0 || kept.own.has(member.name)) && now >= usedAt + QUIET_AFTER_MS
+    const used = loaded.length === 0 ? 0 : Math.max(1, Math.ceil((running + queued) / Math.max(1, slots / loaded.length)))
     return {
-      missing: more.missing,
-      record: isIdle
-        ? undefined
-        : {
-            model: kept.variant.publicName,
-            mode: kept.mode,
-            wanted,
-            loaded: loaded.length,
-            loading: loading.size + more.begun,
-            min: bounds.min,
-            ...(Number.isFinite(bounds.max) && { max: bounds.max }),
-            reason: getReason(decision, present, more.obstacle),
-            failures: [...kept.failures].map(([member, { message, retryAt }]) => ({
-              member,
-              message,
-              retry_at: dateAt(retryAt).toISOString()
-            }))
-          }
-    }
-  }
-
-  #grow(kept: Kept, count: number, chosen: Set<string>, now: number) {
-    const { members } = this.#options
-    const resting = [...kept.failures].filter(([, { retryAt }]) => retryAt > now).map(([member]) => member)
-    // The memory of a load is unknown until the node reports it, so each node gets one load at a time.
-    const busy = [...this.#kept.values()].flatMap(({ loads }) => [...loads])
-    const tried = new Set([...resting, ...busy, ...chosen])
-    let begun = 0
-    let obstacle = ''
-    while (begun < count) {
-      const choice = chooseLoad({ model: kept.key, tried, evicts: false }, members.view, now)
-      if (!choice.member) {
-        obstacle = 'No other member has free memory for it.'
-        break
+      kept,
+      bounds,
+      decision,
+      loaded,
+      loading,
+      planned: {
+        key,
+        wanted,
+        min: bounds.min,
+        needed: why === 'queue' ? wanted : Math.min(wanted, Math.max(bounds.min, used)),
+        loads: kept.loads,
+        avoid: new Set(resting.map(([member]) => member)),
+        spare: names(why === 'unused' ? idle : idle.filter(({ member }) => kept.own.has(member.name))),
+        quiet: names(idle.filter(isQuiet)),
+        size: this.#sizes.get(key),
+        copies: bounds.copies ?? 0
       }
-      begun++
-      tried.add(choice.member.name)
-      chosen.add(choice.member.name)
-      void this.#load(kept, choice)
     }
-    if (begun < count) for (const member of resting) this.#lookAt(kept.failures.get(member)!.retryAt)
-    // Failed nodes, and nodes that load another model first, are not a reason for more machines.
-    const others = tried.size - begun
-    return { begun, obstacle, missing: Math.max(0, count - begun - others) }
   }
 
-  /** Unloads replicas that were loaded here and are idle. A node finishes the requests that it has. */
-  #shrink(kept: Kept, loaded: readonly Host[], minimum: readonly Host[], count: number): void {
-    const resting = loaded.filter(
-      host =>
-        kept.own.has(host.member.name) &&
-        !minimum.includes(host) &&
-        !host.model.pinned &&
-        host.model.running + host.model.queued === 0
-    )
-    // The last ones, which are the same for all gateways.
-    for (const { member } of resting.slice(-count)) {
-      kept.own.delete(member.name)
-      void this.#unload(kept, member.name).catch(error => {
-        kept.own.add(member.name)
-        const fields = { member: member.name, reason: errorMessage(error) }
-        this.#options.log.warn(fields, 'a replica of a model was not unloaded')
-      })
+  /** Begins the steps that need not wait. */
+  #follow({ steps }: Plan): void {
+    // The memory of a load is unknown until the node reports it, so each node gets one load at a time.
+    const busy = new Set([...this.#kept.values()].flatMap(({ loads }) => [...loads]))
+    for (const { action, model, member, from, waits } of steps) {
+      const kept = this.#kept.get(model)!
+      if (action === 'copy') this.#copyAhead(kept, member, from!)
+      else if (waits) continue
+      else if (action === 'unload') this.#unload(kept, member)
+      else if (!busy.has(member)) {
+        busy.add(member)
+        void this.#load(kept, member, from)
+      }
     }
+  }
+
+  #record({ kept, bounds, decision, loaded, loading }: Demand, plan: Plan, now: number): ReplicasRecord | undefined {
+    const { key } = kept
+    const present = loaded.length + loading.size
+    const places = plan.placed.get(key)!
+    const least = bounds.min === 0 && bounds.idle !== undefined ? 1 : bounds.min
+    const renewed = loaded.filter(({ member }) => places.includes(member.name)).slice(0, least)
+    if (decision.wanted > 0) this.#renew(kept, renewed, now)
+    if (present + kept.loads.size + kept.failures.size === 0 && bounds.min === 0) {
+      this.#kept.delete(key)
+      return undefined
+    }
+    const { wanted, why } = decision
+    const obstacle = plan.missing.has(key) ? ' No other member has free memory for it.' : ''
+    return {
+      model: kept.variant.publicName,
+      mode: kept.mode,
+      wanted,
+      loaded: loaded.length,
+      loading: new Set([...loading, ...kept.loads]).size,
+      min: bounds.min,
+      ...(Number.isFinite(bounds.max) && { max: bounds.max }),
+      members: [...places].sort(),
+      reason: REASONS[why] + obstacle,
+      failures: [...kept.failures].map(([member, { message, retryAt }]) => ({
+        member,
+        message,
+        retry_at: dateAt(retryAt).toISOString()
+      }))
+    }
+  }
+
+  #describe(step: PlanStep, demands: readonly Demand[]): PlanStepRecord | undefined {
+    const { action, member, from, waits } = step
+    const of = (key: string | undefined) => demands.find(({ kept }) => kept.key === key)
+    const demand = of(step.model)
+    if (!demand) return undefined
+    const { kept, decision } = demand
+    const other = of(step.for)?.kept.variant.publicName
+    const why =
+      action === 'copy'
+        ? 'Its files should be on more members.'
+        : other !== undefined
+          ? `Its room is needed for ${other}.`
+          : REASONS[decision.why]
+    const wait = waits && { memory: `${member} has no room for it yet.`, replacement: 'Another replica must be loaded first.' }[waits]
+    return {
+      action,
+      model: kept.variant.publicName,
+      mode: kept.mode,
+      member,
+      ...(from !== undefined && { from }),
+      reason: wait ? `${why} ${wait}` : why
+    }
+  }
+
+  /** Unloads a replica that is idle. A node finishes the requests that it has. */
+  #unload(kept: Kept, name: string): void {
+    kept.own.delete(name)
+    void this.#askToUnload(kept, name).catch(error => {
+      kept.own.add(name)
+      this.#options.log.warn({ member: name, reason: errorMessage(error) }, 'a replica of a model was not unloaded')
+    })
+  }
+
+  /** Copies files to a node in the background, one model at a time. */
+  #copyAhead({ key, variant }: Kept, name: string, from: string): void {
+    const { copies, log, members } = this.#options
+    const id = `${key} ${name}`
+    const failed = this.#copyFailures.get(id)
+    const now = performance.now()
+    if (failed && failed.retryAt > now) return this.#lookAt(failed.retryAt)
+    const [to, source] = [members.get(name), members.get(from)]
+    if (this.#copying !== undefined || !to || !source) return
+    this.#copying = id
+    const way = { member: to, from: source }
+    void copies
+      .copy(variant, way, member => member === name, this.#closed.signal)
+      .then(failure => {
+        if (failure) throw failure.error
+        this.#copyFailures.delete(id)
+      })
+      .catch(error => {
+        if (this.#closed.signal.aborted) return
+        const count = (failed?.count ?? 0) + 1
+        setNewest(this.#copyFailures, id, { count, retryAt: now + getWait(count) }, MAX_COPY_FAILURES)
+        log.warn({ model: variant.publicName, member: name, reason: errorMessage(error) }, 'a model was not copied ahead')
+      })
+      .finally(() => {
+        this.#copying = undefined
+        this.look()
+      })
   }
 
   /** Renews a minimum that has no requests. If this server stops asking for it, it is unloaded like any other model. */
@@ -428,31 +534,34 @@ export class ReplicaKeeper {
     }
   }
 
-  async #load(kept: Kept, choice: Choice & { member: NodeView }): Promise<void> {
-    const { copies, log } = this.#options
+  /** @param from the node that has the files, if this one lacks them */
+  async #load(kept: Kept, name: string, from: string | undefined): Promise<void> {
+    const { copies, log, members } = this.#options
     const { key, variant, mode } = kept
-    const { name } = choice.member
     const fields = { model: variant.publicName, mode, member: name }
     kept.loads.add(name)
-    this.#kept.set(key, kept)
+    members.get(name)?.warmUp(key, true)
     try {
-      if (choice.why === 'fetch') {
-        const failure = await copies.copy(variant, choice, member => member === name, this.#closed.signal)
+      if (from !== undefined) {
+        const way = { member: { name }, from: { name: from } }
+        const failure = await copies.copy(variant, way, member => member === name, this.#closed.signal)
         if (failure) throw failure.error
       }
       await this.#askToLoad(kept, name)
+      await this.#askFirst(kept, name)
       kept.failures.delete(name)
       kept.own.add(name)
       log.info(fields, 'a replica of a model was loaded')
     } catch (error) {
       if (this.#closed.signal.aborted) return
       const count = (kept.failures.get(name)?.count ?? 0) + 1
-      const wait = Math.min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** (count - 1))
+      const wait = getWait(count)
       const message = errorMessage(error)
       kept.failures.set(name, { count, message, retryAt: performance.now() + wait })
       log.warn({ ...fields, reason: message, seconds: wait / 1000 }, 'a replica of a model was not loaded')
     } finally {
       kept.loads.delete(name)
+      members.get(name)?.warmUp(key, false)
       this.look()
     }
   }
@@ -487,7 +596,34 @@ export class ReplicaKeeper {
     }
   }
 
-  async #unload({ variant }: Kept, name: string): Promise<void> {
+  /**
+   * Asks a replica a tiny question, so that clients never wait for what an engine does only once. If clients of other
+   * gateways use it already, it need not answer this. @throws NodeFault if its node fails
+   */
+  async #askFirst(kept: Kept, name: string): Promise<void> {
+    const { mode, variant } = kept
+    const first = FIRST_REQUESTS[mode]
+    if (!first) return
+    const { member, model } = this.#there(variant, name)
+    const ended = new AbortController()
+    const asking = { variant, mode, name: model, body: { mode, idle: true, ...first }, by: {} }
+    const signal = AbortSignal.any([this.#closed.signal, ended.signal])
+    const answer = askNode(member, asking, signal, async reply => {
+      if (mode === 'chat') for await (const _ of readDeltas(reply)) continue
+      else await readPiece(reply)
+    })
+    await Promise.race([answer, sleep(WARM_UP_MS, undefined, { signal, ref: false })])
+      .catch(async error => {
+        // It need not be able to answer this question.
+        if (error instanceof CorralError) return
+        if (!this.#closed.signal.aborted) await this.#askToUnload(kept, name).catch(() => {})
+        throw error
+      })
+      .finally(() => ended.abort())
+    void answer.catch(() => {})
+  }
+
+  async #askToUnload({ variant }: Kept, name: string): Promise<void> {
     const { member, model } = this.#there(variant, name)
     // Not POST /api/stop, because that would abort new requests.
     const body = { model, keep_alive: 0, stream: false }
@@ -503,12 +639,13 @@ export class ReplicaKeeper {
     return { member, model }
   }
 
-  /** @param lacking how many more nodes are needed @param chosen nodes that load something now */
-  #askForMachines(lacking: number, chosen: ReadonlySet<string>, now: number): void {
+  /** @param lacking how many more nodes are needed */
+  #askForMachines(lacking: number, now: number): void {
     const { members, log } = this.#options
     const growing = members.roster.growing()
     for (const source of this.#machines.keys()) if (!growing.includes(source)) this.#machines.delete(source)
     const up = members.all().filter(({ view }) => view.state === 'up')
+    const chosen = new Set([...this.#kept.values()].flatMap(({ loads }) => [...loads]))
     const isOccupied = (member: ClusterNode) => chosen.has(member.name) || [...member.engines].length > 0
     // A node that has room but cannot load the model would not help in greater numbers.
     const spare = up.filter(member => !isOccupied(member)).length
@@ -531,6 +668,16 @@ export class ReplicaKeeper {
   }
 }
 
+/** The replicas that a model has and should have. */
+interface Demand {
+  kept: Kept
+  bounds: ReplicaBounds
+  decision: ReplicaDecision
+  loaded: readonly Host[]
+  loading: ReadonlySet<string>
+  planned: PlannedModel
+}
+
 const newKept = (key: string, variant: Model): Kept => ({
   key,
   mode: key.slice(key.lastIndexOf('#') + 1) as EngineMode,
@@ -542,13 +689,21 @@ const newKept = (key: string, variant: Model): Kept => ({
   renewed: new Map()
 })
 
+/** Milliseconds until something that failed is tried again. */
+const getWait = (count: number) => Math.min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** (count - 1))
+
+/** The first question of a replica, by mode. */
+const FIRST_REQUESTS: Record<string, Pick<AskBody, 'call' | 'request'>> = {
+  chat: { call: 'completion', request: { prompt: 'Hi', max_tokens: 1 } },
+  embedding: { call: 'embed', request: { input: ['Hi'] } },
+  rerank: { call: 'rerank', request: { query: 'Hi', documents: ['Hi'] } }
+}
+
 const REASONS: Record<ReplicaDecision['why'], string> = {
   minimum: 'This is the configured minimum.',
   queue: 'Its queue is long.',
   idle: 'Fewer are enough. One is unloaded when it is idle.',
+  unused: 'Nobody has used it for the configured time.',
   maximum: 'This is the configured maximum.',
   enough: 'The number is right.'
 }
-
-const getReason = ({ wanted, why }: ReplicaDecision, present: number, obstacle: string): string =>
-  wanted > present && obstacle !== '' ? `${REASONS[why]} ${obstacle}` : REASONS[why]

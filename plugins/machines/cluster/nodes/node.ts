@@ -94,6 +94,9 @@ export class ClusterNode {
   #accepted: AcceptedFiles = new Map()
   #reported: ReadonlyMap<string, Reported> = new Map()
   readonly #sent = new Map<string, number>()
+  readonly #warming = new Set<string>()
+  /** Tokens that each engine had generated at its last report. A change means that it was used. */
+  readonly #generated = new Map<string, number>()
   /** This server sends nothing to the node, whatever state the node reports. */
   #isHeld = false
   #link: 'up' | 'away' = 'away'
@@ -121,7 +124,8 @@ export class ClusterNode {
     this.connection = new NodeConnection(listed, options)
     this.view = {
       ...{ name: listed.name, state: 'away', models: new Map(), memory: [] },
-      ...(listed.isGuest && { isGuest: true })
+      ...(listed.isGuest && { isGuest: true }),
+      ...(listed.zone !== undefined && { zone: listed.zone })
     }
     void this.#follow()
   }
@@ -182,6 +186,8 @@ export class ClusterNode {
   begin(key: string): () => void {
     const add = (count: number) => {
       this.#sent.set(key, (this.#sent.get(key) ?? 0) + count)
+      const model = this.view.models.get(key)
+      if (model) model.usedAt = performance.now()
       this.#count(key)
       this.#touch('figures')
     }
@@ -216,6 +222,12 @@ export class ClusterNode {
 
   trust(): void {
     this.#faults = 0
+  }
+
+  /** A model that warms up counts as loading until it has answered. @param key as `modelKey` returns it */
+  warmUp(key: string, isWarming: boolean): void {
+    if (isWarming) this.#warming.add(key)
+    else if (this.#warming.delete(key)) this.#readModels()
   }
 
   /** The node reported that it lacks a model, so it gets no requests for the model until it reports otherwise. */
@@ -464,15 +476,17 @@ export class ClusterNode {
       const model = models.get(id)
       if (!model) continue
       if (engine.state === 'loaded') {
+        const isUsed = engine.running > 0 || engine.generated_tokens > (this.#generated.get(id) ?? 0)
+        this.#generated.set(id, engine.generated_tokens)
         Object.assign(model, {
-          state: 'loaded',
+          state: this.#warming.has(id) ? 'loading' : 'loaded',
           size: engine.size,
           slots: engine.slots,
           context: engine.context_length,
           ...(engine.prompt_cache && { storedTokens: engine.prompt_cache.tokens }),
           expires: engine.expires_at.startsWith(NEVER_PREFIX) ? Number.POSITIVE_INFINITY : momentAt(engine.expires_at),
           options: { num_ctx: engine.options.num_ctx, num_parallel: engine.options.num_parallel },
-          ...(engine.running > 0 && { usedAt: performance.now() })
+          ...(isUsed && { usedAt: performance.now() })
         })
       } else {
         // If no client waits, it will be unloaded, or it is a replica that waits for free memory: a request would evict
@@ -483,7 +497,11 @@ export class ClusterNode {
       const { running = 0 } = engine as { running?: number }
       reported.set(id, { running, queued: engine.queued, sentThen: this.#sent.get(id) ?? 0 })
     }
-    for (const id of this.#reported.keys()) if (!reported.has(id)) this.#options.unloaded(this, id)
+    for (const id of this.#reported.keys()) {
+      if (reported.has(id)) continue
+      this.#generated.delete(id)
+      this.#options.unloaded(this, id)
+    }
     this.#reported = reported
     const isSame = before.size === models.size && [...models].every(([id, model]) => before.get(id) === model)
     this.view.memory = this.#records.all('memory')

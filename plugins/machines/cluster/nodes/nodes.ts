@@ -250,7 +250,7 @@ const getName = ({ owner, name, label }: DescribedModel) => `${owner}/${name}:${
 const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
 
 const isSame = (a: ListedNode, b: ListedNode) =>
-  a.url === b.url && a.key === b.key && a.tlsName === b.tlsName && a.pinned?.ca === b.pinned?.ca
+  a.url === b.url && a.key === b.key && a.zone === b.zone && a.tlsName === b.tlsName && a.pinned?.ca === b.pinned?.ca
 
 /** Returns the most frequent value of each key. Ties go to the first value. */
 function mostFrequentBy(pairs: readonly (readonly string[])[]): Map<string, string> {

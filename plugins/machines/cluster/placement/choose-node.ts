@@ -13,6 +13,8 @@ export interface NodeView {
   memory: readonly { pool: string; reserved: number; budget?: number | undefined }[]
   /** It gets requests, but no copies and no replicas of models. */
   isGuest?: boolean
+  /** Replicas of a model are spread over zones, such as racks. */
+  zone?: string
 }
 
 export interface NodeModel {
@@ -59,6 +61,8 @@ export class ClusterView {
   /** With the models that it is listed under in `#hosts`. */
   readonly #members = new Map<string, { member: NodeView; hash: number; listed: readonly string[] }>()
   readonly #hosts = new Map<string, { all: Host[]; byName: Map<string, Host> }>()
+  /** The only nodes that may have a model in memory. Undefined if all may. @param model as `modelKey` returns it */
+  only: (model: string) => ReadonlySet<string> | undefined = () => undefined
 
   set(member: NodeView): void {
     const number = this.#members.get(member.name)?.hash ?? hashOfName(member.name)
@@ -86,6 +90,11 @@ export class ClusterView {
 
   get(name: string): NodeView | undefined {
     return this.#members.get(name)?.member
+  }
+
+  /** Returns the hash of a known node's name. */
+  hashOf(name: string): number {
+    return this.#members.get(name)!.hash
   }
 
   members(): NodeView[] {
@@ -160,7 +169,9 @@ const HALF_LIFE_MS = 5 * 60_000
  */
 export function chooseNode(wanted: Wanted, cluster: ClusterView, prefixes: PrefixMemory, now: number): Choice {
   const hosts = cluster.hosts(wanted.model)
-  const isOpen = ({ member }: Host) => member.state === 'up' && !wanted.tried?.has(member.name)
+  const only = cluster.only(wanted.model)
+  const isOpen = ({ member: { name, state } }: Host) =>
+    state === 'up' && !wanted.tried?.has(name) && (!only || only.has(name))
   const isFree = (host: Host) => isOpen(host) && host.model.state === 'loaded' && getLoad(host) < getSlots(host)
   const place: Place = { wanted, prefixes, matches: prefixes.find(wanted.prompt), now }
 
@@ -181,19 +192,18 @@ export function chooseNode(wanted: Wanted, cluster: ClusterView, prefixes: Prefi
 }
 
 /**
- * Chooses where a model is loaded next, as in 3 and 4 of `chooseNode`. Also used for an additional replica, which is
- * never placed where the model is loaded or loading.
- * @param evicts whether other models may be evicted for it
+ * Chooses where a model is loaded next, as in 3 and 4 of `chooseNode`.
  * @param common how many characters of the prompt a node has stored. Decides between nodes with equal evictions
  */
 export function chooseLoad(
-  { model, tried, unread, evicts = true }: Pick<Wanted, 'model' | 'tried' | 'unread'> & { evicts?: boolean },
+  { model, tried, unread }: Pick<Wanted, 'model' | 'tried' | 'unread'>,
   cluster: ClusterView,
   now: number,
   common: PrefixMatches['common'] = () => 0
 ): Choice {
   const hosts = cluster.hosts(model)
-  const isOpen = (member: NodeView) => member.state === 'up' && !tried?.has(member.name) && (evicts || !member.isGuest)
+  const only = cluster.only(model)
+  const isOpen = ({ name, state }: NodeView) => state === 'up' && !tried?.has(name) && (!only || only.has(name))
   const sources = hosts.all.filter(({ member }) => member.state !== 'away')
   if (!sources.length) return { member: undefined, why: hosts.all.length ? 'away' : 'unknown' }
   const key = hashOfName(model)
@@ -201,7 +211,7 @@ export function chooseLoad(
   const room = (members: readonly NodeView[]): NodeView | undefined => {
     const places = members
       .map(member => ({ member, ...getLoss(member, size, now), rank: rendezvous(hashOfName(member.name), key) }))
-      .filter(({ loss }) => loss === 0 || (evicts && loss !== undefined))
+      .filter(({ loss }) => loss !== undefined)
     if (!places.length) return undefined
     const { member } = lowest(
       places,
@@ -220,17 +230,21 @@ export function chooseLoad(
   if (loading) return { member: loading, why: 'load' }
   const lacking = cluster.members().filter(member => isOpen(member) && !member.isGuest && !hosts.get(member.name))
   const fetching = room(lacking)
-  const readable = sources.filter(({ member }) => !unread?.has(member.name))
-  if (fetching && readable.length) {
-    const source = lowest(
-      readable,
-      host => (isOpen(host.member) ? 0 : 1),
-      getLoad,
-      host => -rendezvous(host.hash, key)
-    )
-    return { member: fetching, why: 'fetch', from: source.member }
-  }
+  const readable = hosts.all.filter(({ member }) => !unread?.has(member.name))
+  const source = chooseSource(readable, key, isOpen)
+  if (fetching && source) return { member: fetching, why: 'fetch', from: source }
   return { member: undefined, why: !fetching && (having.length || lacking.length) ? 'too_large' : 'away' }
+}
+
+/** Chooses the node that files are copied from. @param key the hash of the model @param isOpen nodes to prefer */
+export function chooseSource(
+  hosts: readonly Host[],
+  key: number,
+  isOpen = ({ state }: NodeView) => state === 'up'
+): NodeView | undefined {
+  const readable = hosts.filter(({ member }) => member.state !== 'away')
+  const rank = (host: Host) => -rendezvous(host.hash, key)
+  return readable.length ? lowest(readable, ({ member }) => (isOpen(member) ? 0 : 1), getLoad, rank).member : undefined
 }
 
 interface Place {
@@ -313,23 +327,28 @@ function getRounds(host: Host): number {
   return Math.max(0, ahead) / getSlots(host)
 }
 
+/** Bytes that all models together may use at a node. Infinite if there is no limit. */
+export const memoryBudget = ({ memory }: NodeView): number =>
+  memory.length === 0 ? Number.POSITIVE_INFINITY : sumOf(memory, ({ budget = Number.POSITIVE_INFINITY }) => budget)
+
+/** Bytes that more models may use at a node. */
+export function freeMemory(member: NodeView): number {
+  const held = sumOf([...member.models.values()], ({ state, size }) => (state === 'stored' ? 0 : size))
+  // A load that has just begun has no reservation yet.
+  return memoryBudget(member) - Math.max(sumOf(member.memory, ({ reserved }) => reserved), held)
+}
+
+const sumOf = <Item>(items: readonly Item[], number: (item: Item) => number) =>
+  items.reduce((total, item) => total + number(item), 0)
+
 /**
  * The loss from loading a model of this size at a node: bytes of evicted models, weighted by how soon they may be
  * needed again. Undefined if it can never be loaded. `left` is the memory that stays free.
  */
 function getLoss(member: NodeView, size: number, now: number): { loss: number | undefined; left: number } {
-  const { memory } = member
-  const sum = (bytes: (pool: (typeof memory)[number]) => number) =>
-    memory.reduce((total, pool) => total + bytes(pool), 0)
-  const budget = sum(pool => pool.budget ?? Number.POSITIVE_INFINITY)
   const models = [...member.models.values()].filter(({ state }) => state !== 'stored')
-  // A load that has just begun has no reservation yet.
-  const taken = Math.max(
-    sum(pool => pool.reserved),
-    models.reduce((bytes, model) => bytes + model.size, 0)
-  )
-  const left = budget - taken - size
-  if (!memory.length || left >= 0) return { loss: 0, left }
+  const left = freeMemory(member) - size
+  if (left >= 0) return { loss: 0, left }
   const worth = (running: number, usedAt: number | undefined) =>
     running > 0 ? IN_USE_FACTOR : usedAt === undefined ? 1 : 2 ** (-Math.max(0, now - usedAt) / HALF_LIFE_MS)
   const evictable = models
@@ -347,7 +366,7 @@ function getLoss(member: NodeView, size: number, now: number): { loss: number | 
 }
 
 /** Hashes two numbers into one (the end of MurmurHash3). */
-function rendezvous(member: number, key: number): number {
+export function rendezvous(member: number, key: number): number {
   let mixed = member ^ (key % 2 ** 32) ^ Math.floor(key / 2 ** 32)
   mixed = Math.imul(mixed ^ (mixed >>> 16), 0x85ebca6b)
   mixed = Math.imul(mixed ^ (mixed >>> 13), 0xc2b2ae35)

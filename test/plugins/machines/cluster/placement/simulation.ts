@@ -1,11 +1,11 @@
 import {
   type Choice,
   ClusterView,
-  chooseLoad,
   chooseNode,
   type NodeModel,
   type NodeView
 } from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
+import { type PlanStep, planReplicas } from '../../../../../plugins/machines/cluster/placement/plan-replicas.ts'
 import { PrefixMemory, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 import {
   decideReplicas,
@@ -335,50 +335,87 @@ class Simulation {
     this.#fronts.forEach(({ cluster }, index) => {
       this.#after(10 + 40 * index, () => {
         cluster.set({ ...view, models: new Map([...view.models].map(([key, known]) => [key, { ...known }])) })
-        if (index === 0) for (const { key } of this.#models) this.#adjust(key)
+        if (index === 0) this.#adjust()
       })
     })
   }
 
-  #adjust(key: string): undefined {
-    const { replicas } = this.#models.find(other => other.key === key)!
+  /** Plans the replicas of all models as the first gateway sees them. */
+  #adjust(): undefined {
     const { cluster } = this.#fronts[0]!
     const now = this.#agenda.now
-    const hosts = cluster.hosts(key).all.filter(({ member }) => member.state === 'up')
-    const inState = (state: string) => hosts.filter(({ model }) => model.state === state)
-    const loaded = inState('loaded')
-    const sum = (number: (model: NodeModel) => number) => hosts.reduce((total, { model }) => total + number(model), 0)
-    const present = loaded.length + inState('loading').length
-    const decision = decideReplicas(
-      replicas.state,
-      {
-        loaded: loaded.length,
-        loading: present - loaded.length,
-        slots: sum(({ slots }) => slots),
-        free: sum(({ slots, running, queued }) => (queued ? 0 : slots - running)),
-        running: sum(({ running }) => running),
-        queued: sum(({ queued }) => queued)
-      },
-      replicas.bounds,
-      now
-    )
-    replicas.state = decision.state
-    if (decision.at !== undefined && decision.at !== replicas.alarm) {
-      replicas.alarm = decision.at
-      this.#after(decision.at - now, () => this.#adjust(key))
+    const demands = this.#models.map(({ key, size, replicas }) => {
+      const { bounds, own } = replicas
+      const hosts = cluster.hosts(key).all.filter(({ member }) => member.state === 'up')
+      const inState = (state: string) => hosts.filter(({ model }) => model.state === state)
+      const loaded = inState('loaded')
+      const sum = (number: (model: NodeModel) => number) => hosts.reduce((total, { model }) => total + number(model), 0)
+      const present = loaded.length + inState('loading').length
+      const decision = decideReplicas(
+        replicas.state,
+        {
+          loaded: loaded.length,
+          loading: present - loaded.length,
+          slots: sum(({ slots }) => slots),
+          free: sum(({ slots, running, queued }) => (queued ? 0 : slots - running)),
+          running: sum(({ running }) => running),
+          queued: sum(({ queued }) => queued)
+        },
+        bounds,
+        now
+      )
+      replicas.state = decision.state
+      if (decision.at !== undefined && decision.at !== replicas.alarm) {
+        replicas.alarm = decision.at
+        this.#after(decision.at - now, () => this.#adjust())
+      }
+      const { wanted, why } = decision
+      if (wanted > Math.max(bounds.max, present)) this.#fault(`${wanted} replicas are too many`)
+      const idle = loaded.filter(({ model }) => model.running + model.queued === 0)
+      const names = (some: typeof hosts) => new Set(some.map(({ member }) => member.name))
+      const planned = {
+        ...{ key, wanted, min: bounds.min, size, copies: 0, loads: new Set<string>(), avoid: new Set<string>() },
+        needed: why === 'queue' ? wanted : Math.min(wanted, Math.max(bounds.min, loaded.length > 0 ? 1 : 0)),
+        spare: names(idle.filter(({ member }) => own.has(member.name))),
+        quiet: names(
+          idle.filter(({ member, model }) => {
+            return (bounds.min > 0 || own.has(member.name)) && now - (model.usedAt ?? 0) > MINUTE
+          })
+        )
+      }
+      return { key, replicas, why, planned }
+    })
+    const models = demands.map(({ planned }) => planned)
+    const plan = planReplicas(models, cluster)
+    this.#checkPlan(plan.placed, cluster)
+    const again = planReplicas(models.toReversed(), cluster)
+    if (JSON.stringify(again.steps) !== JSON.stringify(plan.steps)) this.#fault('the plan depends on the order of models')
+    for (const step of plan.steps) {
+      const { replicas, why } = demands.find(({ key }) => key === step.model)!
+      if (step.waits || step.action === 'copy') continue
+      if (step.action === 'load') this.#grow(step, replicas, why)
+      else this.#shrink(step, replicas)
     }
-    if (decision.wanted > Math.max(replicas.bounds.max, present))
-      this.#fault(`${decision.wanted} replicas are too many`)
-    if (decision.wanted > present) return this.#grow(key, replicas, decision.why)
-    const names = loaded.map(({ member }) => member.name)
-    if (decision.wanted < loaded.length && decision.why === 'idle') this.#shrink(key, replicas, names)
   }
 
-  #grow(key: string, replicas: Replicas, why: string): undefined {
+  /** Checks that no node gets more than it has room for, or a model twice. */
+  #checkPlan(placed: ReadonlyMap<string, readonly string[]>, cluster: ClusterView): void {
+    for (const [key, names] of placed) {
+      if (new Set(names).size < names.length) this.#fault(`${key} is placed twice on a node`)
+      for (const name of names) {
+        const { memory, models } = cluster.get(name)!
+        const bytes = (wanted: string) => this.#models.find(other => other.key === wanted)!.size
+        const all = [...placed].filter(([, others]) => others.includes(name)).reduce((sum, [each]) => sum + bytes(each), 0)
+        const isNew = models.get(key)?.state !== 'loaded' && models.get(key)?.state !== 'loading'
+        if (isNew && all > memory[0]!.budget!) this.#fault(`${name} has no room for ${key}`)
+      }
+    }
+  }
+
+  #grow({ model: key, member, from }: PlanStep, replicas: Replicas, why: string): undefined {
     const now = this.#agenda.now
-    const choice = chooseLoad({ model: key, evicts: false }, this.#fronts[0]!.cluster, now)
-    const node = choice.member && this.#nodes.get(choice.member.name)
-    if (!node || choice.why !== 'load') return
+    const node = this.#nodes.get(member)!
+    if (from !== undefined) return
     if (why === 'queue' && now - replicas.shrunkAt < 2 * SECOND)
       this.#fault('one is loaded right after one was unloaded')
     const model = node.models.get(key)
@@ -392,17 +429,20 @@ class Simulation {
     this.#count('grow')
   }
 
-  #shrink(key: string, replicas: Replicas, loaded: string[]): undefined {
+  #shrink({ model: key, member, for: other }: PlanStep, replicas: Replicas): undefined {
     const now = this.#agenda.now
-    if (now - replicas.grownAt < 5 * MINUTE) this.#fault('one is unloaded soon after one was loaded')
-    const own = loaded.filter(name => replicas.own.has(name)).map(name => this.#nodes.get(name)!)
-    const idle = own.find(node => isIdle(node.models.get(key)!))
-    if (!idle) return
-    if (loaded.length <= replicas.bounds.min) this.#fault('fewer than the minimum')
-    replicas.shrunkAt = now
-    replicas.own.delete(idle.name)
-    this.#count('shrink')
-    this.#unload(idle, key)
+    const node = this.#nodes.get(member)!
+    if (!isIdle(node.models.get(key)!)) return
+    const isMove = other !== undefined
+    if (!isMove && now - replicas.grownAt < 5 * MINUTE) this.#fault('one is unloaded soon after one was loaded')
+    const loaded = this.#fronts[0]!.cluster.hosts(key).all.filter(
+      ({ member, model }) => member.state === 'up' && model.state === 'loaded'
+    )
+    if (loaded.length <= Math.max(1, replicas.bounds.min)) this.#fault('fewer than the minimum, or none')
+    if (!isMove) replicas.shrunkAt = now
+    replicas.own.delete(member)
+    this.#count(isMove ? 'move' : 'shrink')
+    this.#unload(node, key)
   }
 
   #after(delay: number, act: () => void): undefined {

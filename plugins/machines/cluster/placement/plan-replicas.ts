@@ -1,0 +1,325 @@
+import { type ClusterView, chooseSource, freeMemory, hashOfName, memoryBudget, type NodeView, rendezvous } from './choose-node.ts'
+
+/** What a plan needs to know about the replicas of a model. */
+export interface PlannedModel {
+  /** As `modelKey` returns it. */
+  key: string
+  wanted: number
+  /** At most `wanted`: the minimum, and replicas with requests. Further ones give way to those needed elsewhere. */
+  needed: number
+  min: number
+  /** Nodes that are asked to load it and may not have reported that yet. */
+  loads: ReadonlySet<string>
+  /** Nodes where a load has failed a short time ago. */
+  avoid: ReadonlySet<string>
+  /** Nodes where it may be unloaded if fewer are enough. */
+  spare: ReadonlySet<string>
+  /** Nodes where no client uses it, so that it may be moved. */
+  quiet: ReadonlySet<string>
+  /** Its measured memory, if it is no longer loaded anywhere. */
+  size?: number | undefined
+  /** How many nodes should have its files, in memory or not. */
+  copies: number
+}
+
+export interface PlanStep {
+  /** load: after a copy of its files from `from`, if the node lacks them. copy: only the files. */
+  action: 'load' | 'unload' | 'copy'
+  model: string
+  member: string
+  from?: string
+  /** The model that gets the room. */
+  for?: string
+  /** It must wait: for memory there, or until the replica that replaces it is loaded. */
+  waits?: 'memory' | 'replacement'
+}
+
+export interface Plan {
+  /** By model: the nodes that should have it in memory. */
+  placed: ReadonlyMap<string, readonly string[]>
+  steps: readonly PlanStep[]
+  /** By model: how many replicas have no place. */
+  missing: ReadonlyMap<string, number>
+  /** How many more nodes, each as large as the largest, would have room for these. */
+  lacking: number
+}
+
+/** Maximum placements that one search compares … */
+const MAX_TRIES = 1000
+/** … and maximum nodes that replicas are moved from. */
+const MAX_CLEARED_NODES = 8
+/** Maximum new replicas of one plan. The next plan has the others. */
+const MAX_FRESH = 64
+/** Nodes that are compared for a replica. If there are more replicas, as many as these can fill and one more. */
+const MIN_COMPARED_NODES = 16
+
+interface Facts {
+  model: PlannedModel
+  hash: number
+  size: number
+  /** Nodes that have it in memory or are loading it, in the same order at all gateways. */
+  present: readonly string[]
+  /** Nodes that have its files. */
+  stored: ReadonlySet<string>
+  isOpen(member: string): boolean
+}
+
+/** A replica that needs a place. */
+interface Item {
+  of: Facts
+  /** The first replica of a model has 1. */
+  number: number
+  /** Nodes from which it may be moved. It stays on one of them if it can. */
+  at: readonly string[]
+  /** It is not needed: it stays or goes, but does not move. */
+  isSurplus: boolean
+}
+
+/**
+ * Plans which nodes have which models in memory, and the steps to get there. It depends only on its input, and ties are
+ * decided by hashes of names, so gateways with the same view make the same plan.
+ *
+ * - Replicas stay where they are. A new one goes where there is room: to another zone than the others, where its files
+ *   are, where most memory is free.
+ * - Minimums come first, then first replicas before further ones, and large models before small ones.
+ * - If one has no place, replicas that no client uses are moved, as few as possible, or unloaded if they are not needed.
+ *   A replica that is needed is never given up for another, and goes only when another one has replaced it.
+ *
+ * Placing is a branch and bound search. Without moves it compares all nodes that matter, and with moves the nodes where
+ * least is in the way (`MAX_CLEARED_NODES`). It finds the best plan among these if it need not compare more than
+ * `MAX_TRIES`, otherwise one that is at least as good as placing in the order above.
+ */
+export function planReplicas(models: readonly PlannedModel[], cluster: ClusterView): Plan {
+  const members = cluster.members().sort((a, b) => cluster.hashOf(a.name) - cluster.hashOf(b.name))
+  const named = new Map(members.map(member => [member.name, member]))
+  const free = new Map(members.map(member => [member.name, freeMemory(member)]))
+  const all = [...models].sort((a, b) => (a.key < b.key ? -1 : 1)).map(model => getFacts(model, cluster))
+  for (const { model, size } of all) {
+    for (const name of model.loads) {
+      const isReported = named.get(name)?.models.get(model.key)?.state !== 'stored'
+      if (free.has(name) && !isReported) free.set(name, free.get(name)! - size)
+    }
+  }
+  const now = new Map(free)
+
+  const placed = new Map<Facts, string[]>()
+  /** Replicas that are too many. */
+  const dropped = new Map<Facts, string[]>()
+  const fresh: Item[] = []
+  for (const of of all) {
+    const { wanted, spare } = of.model
+    const kept = of.present.filter(name => !spare.has(name))
+    const idle = of.present.filter(name => spare.has(name))
+    const stay = idle.splice(0, Math.max(0, wanted - kept.length))
+    placed.set(of, [...kept, ...stay])
+    dropped.set(of, idle)
+    for (const name of idle) free.set(name, free.get(name)! + of.size)
+    const count = of.stored.size > 0 ? wanted - placed.get(of)!.length : 0
+    for (let more = 0; more < count; more++) {
+      fresh.push({ of, number: wanted - count + more + 1, at: [], isSurplus: false })
+    }
+  }
+  const rank = ({ of: { model }, number }: Item) => (number <= model.min ? 0 : 1)
+  fresh.sort((a, b) => rank(a) - rank(b) || a.number - b.number || b.of.size - a.of.size || a.of.hash - b.of.hash)
+  fresh.splice(MAX_FRESH)
+
+  const take = ({ of }: Item, name: string) => {
+    placed.get(of)!.push(name)
+    free.set(name, free.get(name)! - of.size)
+  }
+  const giveBack = ({ of }: Item, name: string) => {
+    const names = placed.get(of)!
+    names.splice(names.lastIndexOf(name), 1)
+    free.set(name, free.get(name)! + of.size)
+  }
+  const rankAt = (of: Facts, name: string) => rendezvous(cluster.hashOf(name), of.hash)
+  const fits = ({ of }: Item, name: string) => free.get(name)! >= of.size && !placed.get(of)!.includes(name)
+  /** Returns the nodes with room, best first. */
+  function candidates(item: Item, names: Iterable<string>): string[] {
+    const { of } = item
+    const zoneOf = (name: string) => named.get(name)!.zone
+    const inZone = (zone: string | undefined) =>
+      zone === undefined ? 0 : placed.get(of)!.filter(other => zoneOf(other) === zone).length
+    return [...names]
+      .filter(name => of.isOpen(name) && fits(item, name))
+      .map(name => ({
+        name,
+        order: [inZone(zoneOf(name)), of.stored.has(name) ? 0 : 1, -free.get(name)!, -rankAt(of, name)]
+      }))
+      .sort((a, b) => {
+        const index = a.order.findIndex((number, index) => number !== b.order[index])
+        return index === -1 ? 0 : a.order[index]! - b.order[index]!
+      })
+      .map(({ name }) => name)
+  }
+
+  /**
+   * Finds the best places of items, which are in the order of their importance: first as many as possible, then as few
+   * moves as possible.
+   */
+  function search(items: readonly Item[]): (string | undefined)[] {
+    const most = Math.max(MIN_COMPARED_NODES, items.length + 1)
+    const compared = items.map(item => candidates(item, free.keys()).slice(0, most))
+    const needed = items.filter(({ isSurplus }) => !isSurplus).length
+    const least = items.filter(({ at }, index) => at.length === 0 && compared[index]!.length > 0).length
+    let best: { chosen: (string | undefined)[]; moves: number; isWhole: boolean } | undefined
+    let tries = 0
+    const visit = (chosen: (string | undefined)[], moves: number): void => {
+      if (best && (tries++ >= MAX_TRIES || (best.isWhole && best.moves <= least))) return
+      const differs = best ? chosen.findIndex((name, index) => index < needed && !name !== !best!.chosen[index]) : -1
+      if (differs !== -1 && !chosen[differs]) return
+      const index = chosen.length
+      const item = items[index]
+      if (!item) {
+        const isWhole = chosen.every((name, index) => index >= needed || name || compared[index]!.length === 0)
+        if (!best || differs !== -1 || moves < best.moves) best = { chosen, moves, isWhole }
+        return
+      }
+      const stays = item.at.filter(name => fits(item, name))
+      const others = item.isSurplus ? [] : candidates(item, compared[index]!).filter(name => !item.at.includes(name))
+      for (const name of [...stays, ...others]) {
+        take(item, name)
+        visit([...chosen, name], moves + (stays.includes(name) ? 0 : 1))
+        giveBack(item, name)
+      }
+      visit([...chosen, undefined], moves)
+    }
+    visit([], 0)
+    return best!.chosen
+  }
+
+  /** Takes the movable replicas away from the nodes where least is in the way of those without a place. */
+  function clear(missing: readonly Item[]): Item[] {
+    const movable = new Map<string, number>()
+    for (const of of all) {
+      for (const name of placed.get(of)!) {
+        if (of.model.quiet.has(name)) movable.set(name, (movable.get(name) ?? 0) + of.size)
+      }
+    }
+    const cleared = new Set<string>()
+    for (const { of } of missing.slice(0, MAX_CLEARED_NODES)) {
+      const ways = [...movable]
+        .map(([name, bytes]) => ({ name, bytes, lack: of.size - free.get(name)! }))
+        .filter(({ name, bytes, lack }) => bytes >= lack && of.isOpen(name) && !placed.get(of)!.includes(name))
+        .sort((a, b) => a.lack - b.lack || rankAt(of, b.name) - rankAt(of, a.name))
+      for (const { name } of ways) if (cleared.size < MAX_CLEARED_NODES) cleared.add(name)
+    }
+    return all.flatMap(of => {
+      const at = placed.get(of)!.filter(name => of.model.quiet.has(name) && cleared.has(name))
+      const others = placed.get(of)!.length - at.length
+      const items = at.map((_, index): Item => {
+        const number = others + index + 1
+        return { of, number, at: [...at, ...dropped.get(of)!], isSurplus: number > of.model.needed }
+      })
+      for (const [index, name] of at.entries()) giveBack(items[index]!, name)
+      return items
+    })
+  }
+
+  let items: readonly Item[] = fresh
+  let chosen = search(items)
+  if (chosen.includes(undefined)) {
+    const moved = clear(fresh.filter((_, index) => chosen[index] === undefined))
+    if (moved.length > 0) {
+      items = [...moved.filter(({ isSurplus }) => !isSurplus), ...fresh, ...moved.filter(({ isSurplus }) => isSurplus)]
+      chosen = search(items)
+    }
+  }
+  const missing = items.filter((item, index) => {
+    const name = chosen[index]
+    if (name !== undefined) take(item, name)
+    return name === undefined && item.at.length === 0
+  })
+
+  const steps: PlanStep[] = []
+  const stateOf = (of: Facts, name: string) => named.get(name)?.models.get(of.model.key)?.state
+  for (const of of all) {
+    const { key, copies } = of.model
+    const sources = cluster.hosts(key).all
+    const from = (name: string) => (of.stored.has(name) ? undefined : chooseSource(sources, of.hash)?.name)
+    const add = (action: 'load' | 'copy', member: string, waits?: PlanStep['waits']) => {
+      const source = from(member)
+      steps.push({ action, model: key, member, ...(source !== undefined && { from: source }), ...(waits && { waits }) })
+    }
+    const places = placed.get(of)!
+    for (const name of places) {
+      if (of.present.includes(name)) continue
+      const hasRoom = now.get(name)! >= of.size
+      if (hasRoom) now.set(name, now.get(name)! - of.size)
+      add('load', name, hasRoom ? undefined : 'memory')
+    }
+    const holders = new Set([...of.stored, ...places])
+    const lacking = copies - holders.size
+    if (lacking > 0) {
+      const others = members.map(({ name }) => name).filter(name => of.isOpen(name) && !holders.has(name))
+      const large = others.filter(name => memoryBudget(named.get(name)!) >= of.size)
+      const order = (name: string) => -rankAt(of, name)
+      for (const name of large.sort((a, b) => order(a) - order(b)).slice(0, lacking)) add('copy', name)
+    }
+  }
+  for (const of of all) {
+    const places = placed.get(of)!
+    const ready = places.filter(name => stateOf(of, name) === 'loaded').length
+    for (const member of of.present) {
+      if (places.includes(member) || stateOf(of, member) !== 'loaded') continue
+      const coming = steps.find(step => step.action === 'load' && step.member === member)
+      const moved = steps.find(step => step.action === 'load' && step.model === of.model.key)
+      if (coming && moved) moved.for = coming.model
+      steps.push({
+        action: 'unload',
+        model: of.model.key,
+        member,
+        ...(coming && { for: coming.model }),
+        ...(ready < Math.min(of.model.needed, of.model.wanted) && { waits: 'replacement' })
+      })
+    }
+  }
+  const counts = new Map<string, number>()
+  for (const { of } of missing) counts.set(of.model.key, (counts.get(of.model.key) ?? 0) + 1)
+  return {
+    placed: new Map(all.map(of => [of.model.key, placed.get(of)!])),
+    steps,
+    missing: counts,
+    lacking: countLacking(missing, Math.max(...members.map(memoryBudget)), cluster)
+  }
+}
+
+function getFacts(model: PlannedModel, cluster: ClusterView): Facts {
+  const { key, loads, avoid } = model
+  const hosts = cluster.hosts(key).all
+  const only = cluster.only(key)
+  const isAllowed = ({ name, state }: NodeView) => state === 'up' && (!only || only.has(name))
+  const allowed = hosts.filter(({ member }) => isAllowed(member))
+  const held = allowed.filter(({ member, model }) => model.state !== 'stored' || loads.has(member.name))
+  const fetching = [...loads].filter(name => !held.some(({ member }) => member.name === name))
+  return {
+    model,
+    hash: hashOfName(key),
+    size: Math.max(model.size ?? 0, ...hosts.map(({ model }) => model.size)),
+    present: [...held.map(({ member }) => member.name), ...fetching],
+    stored: new Set(hosts.filter(({ member }) => member.state !== 'away').map(({ member }) => member.name)),
+    isOpen(name) {
+      const member = cluster.get(name)
+      return member !== undefined && isAllowed(member) && !member.isGuest && !avoid.has(name)
+    }
+  }
+}
+
+/**
+ * Returns how many empty nodes with this budget the replicas fill. Replicas bound to certain nodes, and those for which
+ * a failed node is tried again, need no new one.
+ */
+function countLacking(missing: readonly Item[], budget: number, cluster: ClusterView): number {
+  const nodes: { free: number; models: Set<string> }[] = []
+  const failed = new Map(missing.map(({ of }) => [of, of.model.avoid.size]))
+  for (const { of } of [...missing].sort((a, b) => b.of.size - a.of.size)) {
+    const { key } = of.model
+    failed.set(of, failed.get(of)! - 1)
+    if (cluster.only(key) || failed.get(of)! >= 0) continue
+    const node = nodes.find(({ free, models }) => free >= of.size && !models.has(key)) ?? { free: budget, models: new Set() }
+    if (node.models.size === 0) nodes.push(node)
+    node.free -= of.size
+    node.models.add(key)
+  }
+  return nodes.length
+}
