@@ -320,7 +320,9 @@ export class ReplicaKeeper {
       const kept = this.#kept.get(key) ?? newKept(key, known.variant)
       kept.variant = known.variant
       this.#kept.set(key, kept)
-      demands.push(this.#getDemand(kept, configured.has(key) ? known.bounds : { ...known.bounds, min: 0, copies: 0 }, now))
+      demands.push(
+        this.#getDemand(kept, configured.has(key) ? known.bounds : { ...known.bounds, min: 0, copies: 0 }, now)
+      )
     }
     if (configured.size > 0) this.#lookAt(now + SCHEDULE_MS)
     const plan = planReplicas(
@@ -382,7 +384,8 @@ export class ReplicaKeeper {
     const names = (hosts: readonly Host[]) => new Set(hosts.map(({ member }) => member.name))
     const isQuiet = ({ member, model: { usedAt = Number.NEGATIVE_INFINITY } }: Host) =>
       (bounds.min > 0 || kept.own.has(member.name)) && now >= usedAt + QUIET_AFTER_MS
-    const used = loaded.length === 0 ? 0 : Math.max(1, Math.ceil((running + queued) / Math.max(1, slots / loaded.length)))
+    const used =
+      loaded.length === 0 ? 0 : Math.max(1, Math.ceil((running + queued) / Math.max(1, slots / loaded.length)))
     return {
       kept,
       bounds,
@@ -464,7 +467,9 @@ export class ReplicaKeeper {
         : other !== undefined
           ? `Its room is needed for ${other}.`
           : REASONS[decision.why]
-    const wait = waits && { memory: `${member} has no room for it yet.`, replacement: 'Another replica must be loaded first.' }[waits]
+    const wait =
+      waits &&
+      { memory: `${member} has no room for it yet.`, replacement: 'Another replica must be loaded first.' }[waits]
     return {
       action,
       model: kept.variant.publicName,
@@ -490,7 +495,7 @@ export class ReplicaKeeper {
     const id = `${key} ${name}`
     const failed = this.#copyFailures.get(id)
     const now = performance.now()
-    if (failed && failed.retryAt > now) return this.#lookAt(failed.retryAt)
+    if (failed && failed.retryAt > now) return void this.#lookAt(failed.retryAt)
     const [to, source] = [members.get(name), members.get(from)]
     if (this.#copying !== undefined || !to || !source) return
     this.#copying = id
@@ -505,7 +510,10 @@ export class ReplicaKeeper {
         if (this.#closed.signal.aborted) return
         const count = (failed?.count ?? 0) + 1
         setNewest(this.#copyFailures, id, { count, retryAt: now + getWait(count) }, MAX_COPY_FAILURES)
-        log.warn({ model: variant.publicName, member: name, reason: errorMessage(error) }, 'a model was not copied ahead')
+        log.warn(
+          { model: variant.publicName, member: name, reason: errorMessage(error) },
+          'a model was not copied ahead'
+        )
       })
       .finally(() => {
         this.#copying = undefined
@@ -609,7 +617,7 @@ export class ReplicaKeeper {
     const asking = { variant, mode, name: model, body: { mode, idle: true, ...first }, by: {} }
     const signal = AbortSignal.any([this.#closed.signal, ended.signal])
     const answer = askNode(member, asking, signal, async reply => {
-      if (mode === 'chat') for await (const _ of readDeltas(reply)) continue
+      if (mode === 'chat') for await (const _ of readDeltas(reply));
       else await readPiece(reply)
     })
     await Promise.race([answer, sleep(WARM_UP_MS, undefined, { signal, ref: false })])

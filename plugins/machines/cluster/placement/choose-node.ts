@@ -335,7 +335,13 @@ export const memoryBudget = ({ memory }: NodeView): number =>
 export function freeMemory(member: NodeView): number {
   const held = sumOf([...member.models.values()], ({ state, size }) => (state === 'stored' ? 0 : size))
   // A load that has just begun has no reservation yet.
-  return memoryBudget(member) - Math.max(sumOf(member.memory, ({ reserved }) => reserved), held)
+  return (
+    memoryBudget(member) -
+    Math.max(
+      sumOf(member.memory, ({ reserved }) => reserved),
+      held
+    )
+  )
 }
 
 const sumOf = <Item>(items: readonly Item[], number: (item: Item) => number) =>

@@ -1,4 +1,12 @@
-import { type ClusterView, chooseSource, freeMemory, hashOfName, memoryBudget, type NodeView, rendezvous } from './choose-node.ts'
+import {
+  type ClusterView,
+  chooseSource,
+  freeMemory,
+  hashOfName,
+  memoryBudget,
+  type NodeView,
+  rendezvous
+} from './choose-node.ts'
 
 /** What a plan needs to know about the replicas of a model. */
 export interface PlannedModel {
@@ -316,7 +324,10 @@ function countLacking(missing: readonly Item[], budget: number, cluster: Cluster
     const { key } = of.model
     failed.set(of, failed.get(of)! - 1)
     if (cluster.only(key) || failed.get(of)! >= 0) continue
-    const node = nodes.find(({ free, models }) => free >= of.size && !models.has(key)) ?? { free: budget, models: new Set() }
+    const node = nodes.find(({ free, models }) => free >= of.size && !models.has(key)) ?? {
+      free: budget,
+      models: new Set()
+    }
     if (node.models.size === 0) nodes.push(node)
     node.free -= of.size
     node.models.add(key)

@@ -122,6 +122,7 @@ t.test("a client that leaves frees the member's slot, and metrics belong to memb
   t.match(replicas, [
     { model: DEMO, mode: 'chat', wanted: 1, loading: 0, min: 0, reason: 'The number is right.', failures: [] }
   ])
+  t.equal(replicas[0].members.length, 1, 'where it is planned')
   leaving.abort()
   await until('it is no longer answered', async () => {
     const counts = await Promise.all(nodes.map(async node => (await node.json('/api/ps')).body.models))

@@ -418,6 +418,24 @@ t.test('a long queue keeps asking until there are more members', async t => {
   t.equal(decideReplicas(grown.state, load(1, 4, 8), bounds, 4 * SECOND).wanted, 2)
 })
 
+t.test('the last one is unloaded after the configured time without requests', async t => {
+  const own = { ...bounds, cooldown: SECOND, idle: 10 * MINUTE }
+  let state: ReplicaState = {}
+  const at = (now: number, what: ReplicaLoad, more = {}) => {
+    const decision = decideReplicas(state, what, { ...own, ...more }, now)
+    state = decision.state
+    return decision
+  }
+  t.match(at(0, load(1, 1, 0)), { wanted: 1, at: undefined }, 'it is used')
+  t.match(at(MINUTE, load(1, 0, 0)), { wanted: 1, at: 11 * MINUTE })
+  const used = load(1, 0, 0, { usedAt: 5 * MINUTE })
+  t.match(at(11 * MINUTE, used), { wanted: 1, at: 15 * MINUTE }, 'a short request between two looks counts')
+  t.match(at(14 * MINUTE, used, { min: 1 }), { wanted: 1, at: undefined }, 'a minimum stays')
+  t.match(at(15 * MINUTE, used), { wanted: 1, at: 25 * MINUTE })
+  t.match(at(25 * MINUTE, used), { wanted: 0, why: 'unused' })
+  t.match(at(26 * MINUTE, load(2, 0, 0)), { wanted: 2, at: 26 * MINUTE + SECOND }, 'the others have their cooldown')
+})
+
 const HISTORIES = trialCount(300)
 
 t.test(`decideReplicas keeps its invariants in ${HISTORIES} random histories`, async t => {

@@ -36,7 +36,9 @@ function plan(nodes: Record<string, NodeCase>, wishes: Record<string, Wish>): Pl
     return { name, state, models, memory: [{ pool: 'host', reserved: 0, budget }], ...more }
   })
   const cluster = clusterOf(...members)
-  const bound = new Map(Object.entries(wishes).map(([key, wish]) => [key, typeof wish === 'number' ? undefined : wish.only]))
+  const bound = new Map(
+    Object.entries(wishes).map(([key, wish]) => [key, typeof wish === 'number' ? undefined : wish.only])
+  )
   cluster.only = key => bound.get(key) && new Set(bound.get(key))
   const models = Object.entries(wishes).map(([key, wish]): PlannedModel => {
     const given = typeof wish === 'number' ? { wanted: wish } : wish
@@ -134,7 +136,12 @@ t.test('planReplicas chooses nodes and steps', async t => {
       { x: { copies: 2 } },
       ['copy x c from a']
     ],
-    ['planned replicas count as copies', { a: { has: 'x=5+' }, b: {} }, { x: { wanted: 2, copies: 2 } }, ['load x b from a']]
+    [
+      'planned replicas count as copies',
+      { a: { has: 'x=5+' }, b: {} },
+      { x: { wanted: 2, copies: 2 } },
+      ['load x b from a']
+    ]
   ]
   for (const [what, nodes, wishes, steps] of table) t.same(say(plan(nodes, wishes)), steps, what)
 })

@@ -389,7 +389,8 @@ class Simulation {
     const plan = planReplicas(models, cluster)
     this.#checkPlan(plan.placed, cluster)
     const again = planReplicas(models.toReversed(), cluster)
-    if (JSON.stringify(again.steps) !== JSON.stringify(plan.steps)) this.#fault('the plan depends on the order of models')
+    if (JSON.stringify(again.steps) !== JSON.stringify(plan.steps))
+      this.#fault('the plan depends on the order of models')
     for (const step of plan.steps) {
       const { replicas, why } = demands.find(({ key }) => key === step.model)!
       if (step.waits || step.action === 'copy') continue
@@ -405,7 +406,9 @@ class Simulation {
       for (const name of names) {
         const { memory, models } = cluster.get(name)!
         const bytes = (wanted: string) => this.#models.find(other => other.key === wanted)!.size
-        const all = [...placed].filter(([, others]) => others.includes(name)).reduce((sum, [each]) => sum + bytes(each), 0)
+        const all = [...placed]
+          .filter(([, others]) => others.includes(name))
+          .reduce((sum, [each]) => sum + bytes(each), 0)
         const isNew = models.get(key)?.state !== 'loaded' && models.get(key)?.state !== 'loading'
         if (isNew && all > memory[0]!.budget!) this.#fault(`${name} has no room for ${key}`)
       }
