@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { expandPath } from '../../core/config/config-file.ts'
 import type { LoadedConfig } from '../../core/config/load.ts'
-import type { MemberRecord, ReplicasRecord } from '../../core/contracts/native-records.ts'
+import type { MemberRecord, PlanStepRecord, ReplicasRecord } from '../../core/contracts/native-records.ts'
 import { progressText } from '../../core/contracts/progress.ts'
 import { errorMessage } from '../../core/errors.ts'
 import { shutdownLimit } from '../../core/http/server.ts'
@@ -279,7 +279,13 @@ async function untilIdle(config: LoadedConfig): Promise<void> {
 }
 
 /** The members as seen by the server in front of them. */
-type Front = { members: MemberRecord[]; replicas: ReplicasRecord[]; sources: { name: string; fault?: string }[] }
+interface Front {
+  members: MemberRecord[]
+  replicas: ReplicasRecord[]
+  plan: PlanStepRecord[]
+  wanted?: number
+  sources: { name: string; fault?: string }[]
+}
 
 const NO_FRONT = 'The server in front of the members is not running. Start it with: corral serve'
 
@@ -292,17 +298,7 @@ export async function clusterStatus(context: CommandContext, { json }: Options):
   if (json) return printJson({ ...status, front: front ?? null })
   if (status) printRay(status, front)
   else if (front) printMembers(front)
-  if (front?.replicas.length) {
-    const models = front.replicas.map(({ model, mode, loaded, loading, wanted, reason, failures }) => [
-      model,
-      mode,
-      String(loaded),
-      String(loading),
-      String(wanted),
-      [reason, ...failures.map(({ member, message }) => `${member}: ${message}`)].join(' ')
-    ])
-    printText(`\n${formatTable(['MODEL', 'MODE', '>MEMBERS', '>LOADING', '>WANTED', 'WHY'], models)}`)
-  }
+  if (front?.replicas.length) printReplicas(front)
   if (status) warnAbout(status)
   if (!front) printNote(NO_FRONT)
   for (const { name, fault } of front?.sources ?? []) if (fault) printNote(`warning: ${name}: ${fault}`)
@@ -354,6 +350,38 @@ function printMembers({ members }: Front): void {
     loaded.join(', ') || '-'
   ])
   printText(formatTable(['MEMBER', 'ADDRESS', 'STATE', 'VERSION', '>RUNNING', '>WAITING', 'LOADED'], rows))
+}
+
+function printReplicas({ replicas }: Front): void {
+  const models = replicas.map(({ model, mode, loaded, loading, wanted, members, reason, failures }) => [
+    model,
+    mode,
+    String(loaded),
+    String(loading),
+    String(wanted),
+    (members ?? []).join(' '),
+    [reason, ...failures.map(({ member, message }) => `${member}: ${message}`)].join(' ')
+  ])
+  printText(`\n${formatTable(['MODEL', 'MODE', '>MEMBERS', '>LOADING', '>WANTED', 'ON', 'WHY'], models)}`)
+}
+
+export async function clusterPlan(context: CommandContext, { json }: Options): Promise<void> {
+  const front = await ask<Front>(context, 'GET', '/api/cluster', undefined, { whenNone: 'fail' })
+  const { members, replicas, plan, wanted } = front
+  if (json) return printJson({ wanted, replicas, plan })
+  const up = members.filter(({ state }) => state === 'up').length
+  printPairs([['Members', `${up} up${wanted === undefined ? '' : `, ${wanted} wanted`}`]])
+  if (replicas.length > 0) printReplicas(front)
+  const steps = plan.map(({ action, model, mode, member, from, reason }) => [
+    action,
+    model,
+    mode,
+    member,
+    from ?? '',
+    reason
+  ])
+  if (steps.length > 0) printText(`\n${formatTable(['NEXT', 'MODEL', 'MODE', 'MEMBER', 'FROM', 'WHY'], steps)}`)
+  else printText('\nEverything is where it should be.')
 }
 
 function warnAbout({ address, authentication, controller, nodes }: RayStatus): void {

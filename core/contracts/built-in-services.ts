@@ -170,6 +170,8 @@ export interface Elsewhere {
   loading: readonly LoadingRecord[]
   members: readonly MemberRecord[]
   replicas: readonly ReplicasRecord[]
+  /** How many of these servers there should be, if known. */
+  wanted?: number | undefined
 }
 
 export interface HeldElsewhere {

@@ -124,6 +124,15 @@ t.test('all objects that a manifest names exist', async t => {
       )
     }
   }
+  const { scaleTargetRef, triggers } = named('ScaledObject', 'corral-node').spec
+  t.ok(named(scaleTargetRef.kind, scaleTargetRef.name), 'KEDA scales existing pods')
+  const { url, valueLocation } = triggers[0].metadata
+  t.equal(new URL(url).host, `${named('Service', 'corral').metadata.name}.corral.svc:11435`)
+  const document = JSON.parse(readFileSync(join(packageRoot, 'docs', 'openapi.json'), 'utf8'))
+  t.ok(document.paths[new URL(url).pathname].get, 'and asks an existing route …')
+  t.equal(document.components.schemas.Cluster.properties[valueLocation].type, 'integer', '… for an existing field')
+  const [{ name, key }] = named('TriggerAuthentication', triggers[0].authenticationRef.name).spec.secretTargetRef
+  t.equal(`${name} ${key}`, 'corral-keys front')
   t.equal(named('StatefulSet', 'corral-node').spec.serviceName, 'corral-nodes')
   t.equal(parse(readManifest('base/front.yaml')).cluster.dns.name, 'corral-nodes', 'where gateways look for nodes')
   t.equal(named('Service', 'corral-nodes').spec.clusterIP, 'None')

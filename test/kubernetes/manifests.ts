@@ -5,7 +5,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 
 export const MANIFESTS = join(packageRoot, 'packaging', 'kubernetes')
 /** Folders with a kustomization. */
-export const OVERLAYS = ['base', 'nvidia', 'kuberay', 'llm-d']
+export const OVERLAYS = ['base', 'nvidia', 'kuberay', 'keda', 'llm-d']
 
 /** Parses a file with several YAML documents. @throws if the YAML is invalid */
 export function parseObjects(text: string): any[] {

@@ -15,6 +15,7 @@ t.setTimeout(600_000)
 
 const KUBERNETES = 'k8s.io/kubernetes@v1.34.2'
 const KUBERAY = 'github.com/ray-project/kuberay/ray-operator@v1.6.2'
+const KEDA = 'github.com/kedacore/keda/v2@v2.18.1'
 const INFERENCE_EXTENSION = 'sigs.k8s.io/gateway-api-inference-extension@v1.5.0'
 const KUSTOMIZE = 'sigs.k8s.io/kustomize/kustomize/v5@v5.7.1'
 
@@ -106,6 +107,8 @@ t.test('every object matches its schema and has no unknown properties', { skip }
   const kubernetes = kubernetesValidators()
   const bases = (module: string) => join(moduleFolder(module), 'config', 'crd', 'bases')
   const custom: Record<string, ValidateFunction> = {
+    ScaledObject: customValidator(join(bases(KEDA), 'keda.sh_scaledobjects.yaml'), 'v1alpha1'),
+    TriggerAuthentication: customValidator(join(bases(KEDA), 'keda.sh_triggerauthentications.yaml'), 'v1alpha1'),
     RayCluster: customValidator(join(bases(KUBERAY), 'ray.io_rayclusters.yaml'), 'v1'),
     InferencePool: customValidator(
       join(bases(INFERENCE_EXTENSION), 'inference.networking.k8s.io_inferencepools.yaml'),
@@ -149,6 +152,8 @@ t.test('every object matches its schema and has no unknown properties', { skip }
     ['kuberay', 'RayCluster', ({ spec }) => (spec.workerGroupSpecs[0].minReplica = 1)],
     ['kuberay', 'RayCluster', ({ spec }) => (spec.authOptions.mode = 'tokens')],
     ['kuberay', 'RayCluster', ({ spec }) => (spec.workerGroupSpecs[0].template.spec.containers[0].img = 'x')],
+    ['keda', 'ScaledObject', ({ spec }) => (spec.minReplicas = 1)],
+    ['keda', 'TriggerAuthentication', ({ spec }) => delete spec.secretTargetRef[0].parameter],
     ['llm-d', 'InferencePool', ({ spec }) => (spec.endpointPickerRef.failureMode = 'Open')]
   ]
   for (const [folder, kind, change] of mistakes) t.not(wrong(folder, kind, change).length, 0, `${change}`)
@@ -168,6 +173,9 @@ t.test('overlays change only what they are for', { skip }, async t => {
   t.equal(asking.securityContext.runAsUser, 1000)
   t.equal(asking.securityContext.runAsNonRoot, true, 'unchanged parts stay')
   t.equal(of('kuberay', 'StatefulSet', 'corral-node'), undefined)
+  const scaled = of('keda', 'StatefulSet', 'corral-node').spec
+  t.equal(scaled.replicas, undefined, 'kubectl apply does not undo what KEDA has set')
+  t.same(scaled.template, of('base', 'StatefulSet', 'corral-node').spec.template)
   const behind = of('llm-d', 'StatefulSet', 'corral-node').spec.template
   t.equal(behind.metadata.labels['inference.networking.k8s.io/engine-type'], 'corral')
   t.equal(of('llm-d', 'Deployment', 'corral-front'), undefined)

@@ -45,7 +45,7 @@ import { type ClusterNode, NEVER_PREFIX } from './nodes/node.ts'
 import type { NodeReply } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
 import { modelKey } from './placement/choose-node.ts'
-import type { ReplicaKeeper } from './replica-keeper.ts'
+import { ALL, type ReplicaKeeper } from './replica-keeper.ts'
 
 /** The capability that a mode needs, if no node has described the model. */
 const NEEDED: Record<string, Capability> = { chat: 'completion', embedding: 'embedding', rerank: 'rerank' }
@@ -53,7 +53,7 @@ const NEEDED: Record<string, Capability> = { chat: 'completion', embedding: 'emb
 export function clusterProvider(
   members: ClusterNodes,
   copies: Copies,
-  replicas: Pick<ReplicaKeeper, 'records'>,
+  replicas: Pick<ReplicaKeeper, 'records' | 'wanted'>,
   find: Catalog['find']
 ): EngineProvider {
   /** Keys of models whose nodes do not send bytes. */
@@ -94,7 +94,12 @@ export function clusterProvider(
     start: async spec => createClusterEngine(spec, members, copies, withoutBytes),
     elsewhere() {
       const held = members.elsewhere()
-      return { ...held, loading: [...held.loading, ...copies.loading()], replicas: replicas.records() }
+      return {
+        ...held,
+        loading: [...held.loading, ...copies.loading()],
+        replicas: replicas.records(),
+        wanted: replicas.wanted(ALL)
+      }
     },
     held: () => heldModels(members, find),
     async previewElsewhere(variant, options) {

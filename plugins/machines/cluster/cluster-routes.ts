@@ -37,7 +37,7 @@ import { type Copies, type CopyFailure, sourceAt } from './copying/copies.ts'
 import { OfferSchema, type SourceFiles } from './copying/source-files.ts'
 import type { ClusterNode } from './nodes/node.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
-import type { ReplicaKeeper } from './replica-keeper.ts'
+import { ALL, type ReplicaKeeper } from './replica-keeper.ts'
 import { RolloutSchema } from './rollout/rollout-record.ts'
 import type { Rollouts } from './rollout/rollouts.ts'
 
@@ -226,6 +226,12 @@ const ClusterSchema = Loose(
       description: 'Models that are in memory or always should be, and at how many members'
     }),
     rollout: Type.Optional(RolloutSchema),
+    wanted: Type.Optional(
+      Type.Integer({
+        minimum: 0,
+        description: 'How many members there should be, for autoscalers; absent while none is known'
+      })
+    ),
     plan: Type.Array(PlanStepSchema, {
       description: 'Steps that are in progress, or wait, to get models where they should be'
     })
@@ -261,6 +267,7 @@ export function clusterRoutes(
       })),
       replicas: replicas.records(),
       ...(rollouts.current && { rollout: rollouts.current }),
+      wanted: replicas.wanted(ALL),
       plan: replicas.plan()
     })
   })

@@ -176,6 +176,9 @@ export function decideMachines(
   return { state, at: times.length > 0 ? Math.min(...times) : undefined }
 }
 
+/** All nodes, for autoscalers that no source asks. */
+export const ALL = ''
+
 /** Milliseconds in which changes of nodes are handled together. */
 const DEBOUNCE_MS = 200
 /** Milliseconds until a failed load is tried again there: first and maximum. */
@@ -271,7 +274,7 @@ export class ReplicaKeeper {
     return this.#plan
   }
 
-  /** Returns how many nodes a source should have. Undefined if it cannot add any. */
+  /** Returns how many nodes a source, or all of them together (`ALL`), should have. Undefined if it cannot add any. */
   wanted(source: string): number | undefined {
     return this.#machines.get(source)?.wanted
   }
@@ -651,25 +654,27 @@ export class ReplicaKeeper {
   #askForMachines(lacking: number, now: number): void {
     const { members, log } = this.#options
     const growing = members.roster.growing()
-    for (const source of this.#machines.keys()) if (!growing.includes(source)) this.#machines.delete(source)
+    // An autoscaler must not take all nodes because they are not known yet.
+    const sources = [...growing, ...(members.all().length > 0 ? [ALL] : [])]
+    for (const source of this.#machines.keys()) if (!sources.includes(source)) this.#machines.delete(source)
     const up = members.all().filter(({ view }) => view.state === 'up')
     const chosen = new Set([...this.#kept.values()].flatMap(({ loads }) => [...loads]))
     const isOccupied = (member: ClusterNode) => chosen.has(member.name) || [...member.engines].length > 0
     // A node that has room but cannot load the model would not help in greater numbers.
     const spare = up.filter(member => !isOccupied(member)).length
-    for (const [index, source] of growing.entries()) {
-      const its = up.filter(member => member.source === source)
+    for (const [index, source] of sources.entries()) {
+      const isOf = (member: ClusterNode) => source === ALL || member.source === source
       const load = {
-        known: members.all().filter(member => member.source === source).length,
-        present: its.length,
-        occupied: its.filter(isOccupied).length,
-        lacking: index === 0 ? Math.max(0, lacking - spare) : 0
+        known: members.all().filter(isOf).length,
+        present: up.filter(isOf).length,
+        occupied: up.filter(isOf).filter(isOccupied).length,
+        lacking: index === 0 || source === ALL ? Math.max(0, lacking - spare) : 0
       }
       const before = this.#machines.get(source)
       const { state, at } = decideMachines(before, load, this.#options.cooldown(), now)
       this.#machines.set(source, state)
       if (at !== undefined) this.#lookAt(at)
-      if (before?.wanted === state.wanted) continue
+      if (source === ALL || before?.wanted === state.wanted) continue
       if (before) log.info({ source, members: state.wanted }, 'the number of wanted members has changed')
       members.roster.want(source, state.wanted)
     }

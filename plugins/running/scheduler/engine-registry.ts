@@ -103,7 +103,8 @@ export function createEngineRegistry(
         running: all.flatMap(({ running }) => running),
         loading: all.flatMap(({ loading }) => loading),
         members: all.flatMap(({ members }) => members),
-        replicas: all.flatMap(({ replicas }) => replicas)
+        replicas: all.flatMap(({ replicas }) => replicas),
+        wanted: all.find(({ wanted }) => wanted !== undefined)?.wanted
       }
     },
     held() {

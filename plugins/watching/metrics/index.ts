@@ -68,12 +68,14 @@ export default definePlugin({
         engines.used().catch(() => ({}))
       ])
       const stats = scheduler.stats()
+      const cluster = engines.elsewhere()
       const named = (name: string, mode: EngineMode) => {
         const variant = catalog.find(parseModelName(name))
         return variant && engines.providerOf(variant, mode)?.elsewhere ? variant.publicName : undefined
       }
       return {
-        engines: withMembers(stats.engines, engines.elsewhere(), named),
+        engines: withMembers(stats.engines, cluster, named),
+        cluster,
         memory: stats.memory,
         inUse,
         pulls: downloads.list(),

@@ -24,6 +24,7 @@ export interface ServerState {
   conversions: ConversionCounts
   stored: readonly StoredConversations[]
   freeSpace: number | undefined
+  cluster?: Pick<Elsewhere, 'members' | 'replicas' | 'wanted'>
 }
 
 type MetricName = keyof typeof HELP
@@ -197,6 +198,22 @@ const FAMILIES: readonly Family[] = [
         Object.entries(reserved).map(([pool, bytes]) => [{ model, mode, pool }, bytes] as const)
       )
   },
+  {
+    name: 'corral_cluster_replicas',
+    labels: ['model', 'mode', 'state'],
+    read: ({ cluster }) =>
+      (cluster?.replicas ?? []).flatMap(({ model, mode, wanted, loaded, loading }) =>
+        Object.entries({ wanted, ready: loaded, loading }).map(
+          ([state, count]) => [{ model, mode, state }, count] as const
+        )
+      )
+  },
+  by('state', 'corral_cluster_nodes', ({ cluster: { members } = { members: [] } }) =>
+    mapValues(members.length > 0 ? { up: 0, draining: 0, away: 0 } : {}, (_, state) => {
+      return members.filter(member => member.state === state).length
+    })
+  ),
+  single('corral_cluster_wanted_nodes', ({ cluster }) => cluster?.wanted),
   by('pool', 'corral_memory_reserved_bytes', ({ memory: { reserved, budget } }) => ({
     ...Object.fromEntries(Object.keys(budget).map(pool => [pool, 0])),
     ...reserved
@@ -242,7 +259,9 @@ export function stateMetrics(registry: Registry, values: LabelValues): (state: S
     // Models without their own label are added up.
     const labelled = new Map<string, MeasuredEngine>()
     for (const engine of state.engines) addEngine(labelled, { ...engine, model: values.model(engine.model) })
-    const shown = { ...state, engines: [...labelled.values()] }
+    const replicas = state.cluster?.replicas.map(each => ({ ...each, model: values.model(each.model) }))
+    const cluster = state.cluster && { ...state.cluster, replicas: replicas! }
+    const shown = { ...state, engines: [...labelled.values()], ...(cluster && { cluster }) }
     for (const { metric, read } of metrics) {
       metric.reset()
       for (const [labels, value] of read(shown)) if (value !== undefined) metric.inc(labels, value)

@@ -100,7 +100,7 @@ export class ClusterNodes {
     return model && formatModelName({ owner: model.owner, name: model.name, variant: model.label })
   }
 
-  elsewhere(): Omit<Elsewhere, 'replicas'> {
+  elsewhere(): Omit<Elsewhere, 'replicas' | 'wanted'> {
     return { ...this.held(), members: this.records() }
   }
 

@@ -199,7 +199,7 @@ t.test(`plans keep their invariants, and are reached, in ${HISTORIES} random clu
         if (count(model) < before[model]!) t.fail(`${model} was given up: ${where()}`)
       }
     }
-    if (steps === 40) t.fail(`it goes on for ever: ${trail.slice(-6).join(' | ')} ${where()}`)
+    if (steps === 40) t.fail(`it never settles: ${trail.slice(-6).join(' | ')} ${where()}`)
   }
   t.ok(moved > 10, `${moved} moves`)
 })
