@@ -141,7 +141,8 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
     free.set(name, free.get(name)! + of.size)
   }
   const rankAt = (of: Facts, name: string) => rendezvous(cluster.hashOf(name), of.hash)
-  const fits = ({ of }: Item, name: string) => free.get(name)! >= of.size && !placed.get(of)!.includes(name)
+  const mayTake = ({ of }: Item, name: string) => of.isOpen(name) && !placed.get(of)!.includes(name)
+  const fits = (item: Item, name: string) => free.get(name)! >= item.of.size && !placed.get(item.of)!.includes(name)
   /** Returns the nodes with room, best first. */
   function candidates(item: Item, names: Iterable<string>): string[] {
     const { of } = item
@@ -196,48 +197,55 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
     return best!.chosen
   }
 
-  /** Takes the movable replicas away from the nodes where least is in the way of those without a place. */
-  function clear(missing: readonly Item[]): Item[] {
-    const movable = new Map<string, number>()
-    for (const of of all) {
-      for (const name of placed.get(of)!) {
-        if (of.model.quiet.has(name)) movable.set(name, (movable.get(name) ?? 0) + of.size)
-      }
+  const movable = new Map<string, Facts[]>()
+  for (const of of all) {
+    for (const name of placed.get(of)!) {
+      if (of.model.quiet.has(name)) movable.set(name, [...(movable.get(name) ?? []), of])
     }
-    const cleared = new Set<string>()
-    for (const { of } of missing.slice(0, MAX_CLEARED_NODES)) {
-      const ways = [...movable]
-        .map(([name, bytes]) => ({ name, bytes, lack: of.size - free.get(name)! }))
-        .filter(({ name, bytes, lack }) => bytes >= lack && of.isOpen(name) && !placed.get(of)!.includes(name))
-        .sort((a, b) => a.lack - b.lack || rankAt(of, b.name) - rankAt(of, a.name))
-      for (const { name } of ways) if (cleared.size < MAX_CLEARED_NODES) cleared.add(name)
-    }
-    return all.flatMap(of => {
-      const at = placed.get(of)!.filter(name => of.model.quiet.has(name) && cleared.has(name))
-      const others = placed.get(of)!.length - at.length
-      const items = at.map((_, index): Item => {
-        const number = others + index + 1
-        return { of, number, at: [...at, ...dropped.get(of)!], isSurplus: number > of.model.needed }
-      })
-      for (const [index, name] of at.entries()) giveBack(items[index]!, name)
-      return items
-    })
   }
 
-  let items: readonly Item[] = fresh
-  let chosen = search(items)
-  if (chosen.includes(undefined)) {
-    const moved = clear(fresh.filter((_, index) => chosen[index] === undefined))
-    if (moved.length > 0) {
-      items = [...moved.filter(({ isSurplus }) => !isSurplus), ...fresh, ...moved.filter(({ isSurplus }) => isSurplus)]
-      chosen = search(items)
+  /** Places a replica where the fewest others have to move. @returns whether there is such a node */
+  function makeRoom(item: Item): boolean {
+    const ways = [...movable]
+      .map(([name, others]) => {
+        const here = others.filter(other => placed.get(other)!.includes(name))
+        return { name, here, lack: item.of.size - free.get(name)! }
+      })
+      .filter(
+        ({ name, here, lack }) => here.reduce((bytes, { size }) => bytes + size, 0) >= lack && mayTake(item, name)
+      )
+      .sort((a, b) => a.lack - b.lack || rankAt(item.of, b.name) - rankAt(item.of, a.name))
+    let best: { name: string; items: Item[]; chosen: (string | undefined)[]; moves: number } | undefined
+    for (const { name, here } of ways.slice(0, MAX_CLEARED_NODES)) {
+      const items = here.map((of): Item => {
+        const isSurplus = placed.get(of)!.length > of.model.needed
+        return { of, number: 1, at: [name, ...dropped.get(of)!], isSurplus }
+      })
+      items.sort((a, b) => Number(a.isSurplus) - Number(b.isSurplus) || b.of.size - a.of.size || a.of.hash - b.of.hash)
+      for (const other of items) giveBack(other, name)
+      take(item, name)
+      const chosen = search(items)
+      giveBack(item, name)
+      for (const other of items) take(other, name)
+      if (items.some(({ isSurplus }, index) => !isSurplus && chosen[index] === undefined)) continue
+      const moves = chosen.filter(place => place !== undefined && place !== name).length
+      if (!best || moves < best.moves) best = { name, items, chosen, moves }
     }
+    if (!best) return false
+    const { name, items, chosen } = best
+    for (const other of items) giveBack(other, name)
+    take(item, name)
+    settle(items, chosen)
+    return true
   }
-  const missing = items.filter((item, index) => {
-    const name = chosen[index]
-    if (name !== undefined) take(item, name)
-    return name === undefined && item.at.length === 0
-  })
+
+  const settle = (items: readonly Item[], chosen: readonly (string | undefined)[]) =>
+    items.filter((item, index) => {
+      const name = chosen[index]
+      if (name !== undefined) take(item, name)
+      return name === undefined
+    })
+  const missing = settle(fresh, search(fresh)).filter(item => !makeRoom(item))
 
   const steps: PlanStep[] = []
   const stateOf = (of: Facts, name: string) => named.get(name)?.models.get(of.model.key)?.state
