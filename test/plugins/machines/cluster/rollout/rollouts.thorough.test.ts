@@ -1,83 +1,39 @@
 import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t, { type Test } from 'tap'
+import { version } from '../../../../../core/system/package-info.ts'
+import { corral } from '../../../../command-line/command.ts'
 import { type Corral, newKey, startCorral, until } from '../../../../support/corral.ts'
 import { demoWithContext } from '../../../../support/demo-variants.ts'
 import { startHubEmulator } from '../../../../support/hub-emulator/hub-emulator.ts'
 import { BAD_SERVERS, engineArchive, releaseFiles } from '../../../../support/release-archives.ts'
 import { startReleaseServer } from '../../../../support/release-server.ts'
 import { NO_SETTINGS, TINY_CHAT } from '../../../models/download/support.ts'
-import { type NodeCorral, startGateway, startReadyGateway, untilStates } from '../support.ts'
+import { getNodes, startGateway, startReadyGateway, untilStates } from '../support.ts'
+import {
+  asNodes,
+  change,
+  clients,
+  KEY,
+  LIMIT,
+  local,
+  phases,
+  start,
+  state,
+  untilDone,
+  untilState
+} from './rollout-trial.ts'
 
 // Rollouts over real nodes while clients stream all the time.
 
 t.setTimeout(900_000)
 
-const KEY = 'an-admin-key-of-the-nodes-0123456789'
 const MODEL = 'test/tiny-GGUF'
 const FILE = 'tiny-F16.gguf'
-const LIMIT = 300_000
-const local = { local: true }
 
-const asNodes = (nodes: readonly Corral[], key = KEY): NodeCorral[] =>
-  nodes.map(({ url }, index) => ({ name: `node-${index + 1}`, url, key }))
-
-const state = async (gateway: Corral): Promise<any> =>
-  (await gateway.json('/api/cluster/rollout', undefined, local)).body.rollout
-const start = (gateway: Corral, body: object) => gateway.json('/api/cluster/rollout', body, local)
-const change = (gateway: Corral, action: string) =>
-  gateway.json('/api/cluster/rollout', { action }, { ...local, method: 'PUT' })
-const untilState = (gateway: Corral, wanted: string) =>
-  until(
-    `the rollout is ${wanted}`,
-    async () => {
-      const rollout = await state(gateway)
-      if (rollout.state === 'failed' && wanted !== 'failed') throw new Error(JSON.stringify(rollout))
-      return rollout.state === wanted ? rollout : undefined
-    },
-    LIMIT
-  )
-const phases = async (gateway: Corral) => (await state(gateway)).nodes.map(({ phase }: any) => phase)
-const untilDone = (gateway: Corral, count: number) =>
-  until(
-    `${count} members are done`,
-    async () => (await phases(gateway)).filter((phase: string) => phase === 'done').length === count,
-    LIMIT
-  )
 const digestAt = async (node: Corral): Promise<string> =>
   (await node.json('/api/tags', undefined, local)).body.models.find(({ name }: any) => name.startsWith(MODEL))?.digest
 const digests = (nodes: readonly Corral[]) => Promise.all(nodes.map(digestAt))
-
-/** Clients that stream one answer after the other. @returns stops them, and returns how their answers ended */
-function clients(t: Test, gateway: () => Corral, model: string, count = 4) {
-  let isOver = false
-  t.teardown(() => {
-    isOver = true
-  })
-  const ends = new Map<string, number>()
-  const all = Array.from({ length: count }, async (_, client) => {
-    for (let turn = 0; !isOver; turn++) {
-      const messages = [{ role: 'user', content: `Count, ${client} ${turn}.` }]
-      const asked = { model, messages, ignore_eos: true, max_tokens: 60, stream: true }
-      let end: string
-      try {
-        const reply = await gateway().send('/v1/chat/completions', asked)
-        const text = await reply.text()
-        end = text.includes('data: [DONE]') && !text.includes('"error"') ? 'whole' : text.slice(-300)
-      } catch (error) {
-        end = String(error)
-      }
-      ends.set(end, (ends.get(end) ?? 0) + 1)
-    }
-  })
-  return {
-    total: () => [...ends.values()].reduce((sum, count) => sum + count, 0),
-    async stop(): Promise<string[]> {
-      isOver = true
-      await Promise.all(all)
-      return [...ends.keys()]
-    }
-  }
-}
 
 const startHub = (t: Test) =>
   startHubEmulator(t, { repositories: { [MODEL]: { files: { [FILE]: readFileSync(TINY_CHAT) } } } })
@@ -238,22 +194,33 @@ t.test('members are restarted one after the other, and a key that is not an admi
     status: 403,
     body: { code: 'forbidden_role', error: /node-1.*--role admin/ }
   })
-  const gateway = await startReadyGateway(t, members)
-  t.match(await start(gateway, { kind: 'corral' }), { status: 200 })
+  const told = join(t.testdir(), 'restarts')
+  const command = JSON.stringify(['/bin/sh', '-c', `echo $CORRAL_MEMBER $CORRAL_VERSION >> ${told}`])
+  const gateway = await startReadyGateway(t, members, { cluster: `  rollout: {restart_command: ${command}}\n` })
+  const run = (...words: string[]) => corral(['rollout', ...words], { home: gateway.home })
+  t.match(await run('start', 'corral', '--expect', 'Paris', '--after', '5m'), { code: 2, stderr: /--after needs/ })
+  t.match(await run('start', 'corral', '--expect', 'Paris'), { code: 0, stderr: /2 members/ })
   for (const [index, node] of nodes.entries()) {
     await until(
       'it waits for the restart',
       async () => /^Waits for its restart/.test((await state(gateway)).nodes[index].note),
       LIMIT
     )
+    t.match(await run('status'), {
+      code: 0,
+      stdout: new RegExp(`running[^]*node-${index + 1} +applying +Waits for its restart`)
+    })
+    t.match((await getNodes(gateway))[index], { state: 'draining', rollout: /^Waits for its restart/ })
     t.match(await node.json('/api/drain', undefined, local), { body: { draining: true, open: 0 } })
     await node.end()
-    const port = new URL(node.url).port
     nodes[index] = await startCorral(t, {
-      ...{ home: node.home, flags: ['--port', port], env: { ...NO_SETTINGS, CORRAL_API_KEYS: KEY } },
+      ...{ home: node.home, flags: ['--port', new URL(node.url).port], env: { ...NO_SETTINGS, CORRAL_API_KEYS: KEY } },
       config: 'storage:\n  demo_model: false\n'
     })
   }
   await untilState(gateway, 'done')
   await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })
+  t.equal(readFileSync(told, 'utf8'), `node-1 ${version}\nnode-2 ${version}\n`)
+  t.match(await run('pause'), { code: 1, stderr: /No rollout can be changed/ })
+  t.match((await gateway.json('/api/cluster')).body.rollout, { kind: 'corral', target: version, state: 'done' })
 })
