@@ -321,7 +321,7 @@ function printRay(status: RayStatus, front: Front | undefined): void {
     ['Ray', `${address}, ${status.ray}${head ? `, head node on ${head.host}` : ''}`],
     ['Access', status.authentication === false ? 'anybody' : status.authentication ? 'by a token' : 'unknown'],
     ['Controller', status.controller],
-    ['Wanted', status.wanted > 0 ? `at least ${status.wanted} members` : undefined]
+    ['Wanted', status.wanted > 0 ? `at least ${plural(status.wanted, 'member')}` : undefined]
   ])
   const rows = status.nodes.map(({ name, address, corral, member }) => {
     const seen = member && front?.members.find(each => each.source === 'ray' && each.url === member.url)
