@@ -208,7 +208,8 @@ t.test('on one machine', async t => {
     'the gateway stops for a minute': {
       harm: () => stopped([cluster.front.process.pid!]),
       heals: 60_000,
-      ends: /^whole$/
+      // Refused with status 408: requests that it had not begun to read.
+      ends: /^(whole|invalid_request)$/
     },
     'the gateway is killed and started again': {
       async harm() {
@@ -217,11 +218,15 @@ t.test('on one machine', async t => {
       },
       ends: /^(whole|cut|not whole)/
     },
+    'the model is stopped at the gateway': {
+      harm: ({ front }) => front.json('/api/stop', { model: DEMO }).then(() => undefined),
+      ends: /^(whole|model_stopped|engine_crashed)$/
+    },
     'a slow network': { harm: weather({ delay: 400 }), heals: 30_000, ends: /^whole$/ },
     'a throttled network': { harm: weather({ rate: 3000 }), heals: 30_000, ends: /^whole$/ },
     'a node that returns on a slow line': {
       async harm() {
-        network.set({ rate: 300 })
+        network.set({ rate: 600 })
         network.each(({ client }) => void client.resetAndDestroy())
         await sleep(1000)
         await untilUp(cluster)
