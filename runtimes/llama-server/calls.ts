@@ -5,6 +5,7 @@ import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { untilAborted } from '../../core/system/abort-signals.ts'
 import { merged } from '../../core/system/collections.ts'
+import { type EngineBody, readJson, readText } from '../../core/system/response-body.ts'
 import {
   begunText,
   CHAT,
@@ -26,7 +27,6 @@ import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputGuard, createInputRecords, type InputGuard, type Ticket } from './input-guard.ts'
 import type { PromptSlots, SlotUse } from './prompt-cache/prompt-slots.ts'
 import { contextExceeded, isCacheFault, requestError } from './request-error.ts'
-import { type EngineBody, readJson, readText } from './response-body.ts'
 import { afterThinking, requireSchemas, thinkingMarks, thinkingWriter } from './template-thinking.ts'
 import { longestText, requireFittingText, requireShortText } from './text-length.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'

@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { abortAfter, withAnySignal } from '../../core/system/abort-signals.ts'
 import { processMemory, processorTime } from '../../core/system/processes.ts'
+import { readJson } from '../../core/system/response-body.ts'
 import { AT_REST, judge, type Look, memoryLimit, type Patience, readSlots } from './hang-watch.ts'
 import type { EngineAddress } from './launch.ts'
-import { readJson } from './response-body.ts'
 import { createUpstream } from './upstream.ts'
 
 export interface WatchDeps extends Patience {

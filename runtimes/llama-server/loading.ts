@@ -5,11 +5,11 @@ import { CorralError } from '../../core/errors.ts'
 import { untilAborted, withResolver } from '../../core/system/abort-signals.ts'
 import { isObject, parseAnyJson } from '../../core/system/json-object.ts'
 import { printable } from '../../core/system/printable.ts'
+import { readText } from '../../core/system/response-body.ts'
 import { markAsClientText } from './engine-logs.ts'
 import { stuckFailure } from './failure.ts'
 import warnings from './load-warnings.json' with { type: 'json' }
 import { addUse } from './memory/engine-need.ts'
-import { readText } from './response-body.ts'
 import type { Upstream } from './upstream.ts'
 
 export type LoadedFacts = NonNullable<ReturnType<typeof factsFromProps>>

@@ -2,9 +2,9 @@ import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ResponseReader } from '../../core/system/http-response.ts'
 import { OpenSet } from '../../core/system/open-tables.ts'
+import { type EngineBody, ResponseBody } from '../../core/system/response-body.ts'
 import type { Listen } from './arguments.ts'
 import type { EngineAddress } from './launch.ts'
-import { type EngineBody, ResponseBody } from './response-body.ts'
 
 export interface EngineRequest {
   method: 'GET' | 'POST'

@@ -1,5 +1,5 @@
 import type { Readable } from 'node:stream'
-import { type EngineBody, ResponseBody } from '../../runtimes/llama-server/response-body.ts'
+import { type EngineBody, ResponseBody } from '../../core/system/response-body.ts'
 
 /** Turns a stream into the body of an engine's answer. */
 export function engineBody<Source extends Readable>(source: Source): Source & EngineBody {

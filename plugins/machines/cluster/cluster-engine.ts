@@ -30,9 +30,10 @@ import {
   type AskBody,
   type OnceCall,
   parsed,
+  passLines,
+  type ReadPieces,
   readDeltas,
   readEvents,
-  readLines,
   readPiece,
   USED_TRAILER,
   unpackVectors,
@@ -42,7 +43,7 @@ import { ContinuedAnswer, type Ending, hasAnswerContent } from './asking/continu
 import type { Copies } from './copying/copies.ts'
 import { type Asking, askNode, dispatch, NodeFault } from './dispatch.ts'
 import { type ClusterNode, NEVER_PREFIX } from './nodes/node.ts'
-import type { NodeReply } from './nodes/node-connection.ts'
+import type { NodeAnswer } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
 import { modelKey } from './placement/choose-node.ts'
 import { ALL, type ReplicaKeeper } from './replica-keeper.ts'
@@ -196,6 +197,7 @@ function createClusterEngine(
   const { promise: exited, resolve: end } = withResolver<EngineExit>()
   const { variant, mode } = spec
   const key = modelKey(variant.key, mode)
+  const operations = new Set([...listOperations(variant), ...(mode === 'chat' ? ['transcribe'] : [])])
   const base: Engine = {
     id: randomUUID(),
     provider: 'cluster',
@@ -242,7 +244,7 @@ function createClusterEngine(
       by
     })
     /** Reports which options the node has clamped, its grown context, and which parts of a schema it does not enforce. */
-    const reportHeaders = ({ headers }: NodeReply) => {
+    const reportHeaders = ({ headers }: NodeAnswer) => {
       const clamped = headers['x-corral-clamped']
       if (typeof clamped === 'string') by.onClamped?.(clampedOptions(clamped))
       const context = headers[GROWN_CONTEXT]
@@ -253,7 +255,7 @@ function createClusterEngine(
     const ask = <Answer>(
       body: Asking['body'],
       signal: AbortSignal,
-      read: (reply: NodeReply) => Promise<Answer>,
+      read: (reply: NodeAnswer) => Promise<Answer>,
       tried: Iterable<string> = []
     ) =>
       untilStopped(signal, signal => {
@@ -275,32 +277,34 @@ function createClusterEngine(
       sink: AnswerSink<Piece>,
       signal: AbortSignal,
       more: Pick<AskBody, 'bytes' | 'whole' | 'count_each' | 'stop_text' | 'native'>,
-      read: (reply: NodeReply) => AsyncIterable<Piece>,
+      read: ReadPieces<Piece>,
       kept?: ContinuedAnswer
     ): Promise<void> {
       const tried = new Set<string>()
       let begun = false
       /** Pieces without content. They would be sent twice if another node were asked. */
       let held: Piece[] = []
-      const pass = async (piece: Piece) => {
+      const pass = (piece: Piece) => {
         const joined = (kept && !Buffer.isBuffer(piece) ? kept.join(piece) : piece) as Piece
-        if (joined.length === 0) return
+        if (joined.length === 0) return undefined
         keep(joined)
-        await sink.take(joined)
+        return sink.take(joined)
       }
       const keep = (piece: Piece, begun = true) => {
         if (!Buffer.isBuffer(piece)) kept?.keep(piece, begun)
       }
-      const take = async (piece: Piece) => {
+      const passAll = async (pieces: readonly Piece[]) => {
+        for (const piece of pieces) await pass(piece)
+      }
+      const take = (piece: Piece) => {
         if (!begun && !hasAnswerContent(piece)) {
           if (!isProgress(piece)) return void held.push(piece)
           keep(piece, false)
-          return await sink.take(piece)
+          return sink.take(piece)
         }
         if (!begun) sink.controlled?.(controls)
         begun = true
-        for (const early of held.splice(0)) await pass(early)
-        await pass(piece)
+        return held.length > 0 ? passAll([...held.splice(0), piece]) : pass(piece)
       }
       /** The current node and the name under which the answer can be controlled there. */
       let answering: { member: ClusterNode; asking: Asking } | undefined
@@ -337,15 +341,14 @@ function createClusterEngine(
           ...(sink.owner !== undefined && { by: { ...by, owner: sink.owner } })
         }
         try {
-          const readAll = async (reply: NodeReply, member: ClusterNode) => {
+          const readAll = async (reply: NodeAnswer, member: ClusterNode) => {
             reportHeaders(reply)
             held = []
             answering = { member, asking }
-            for await (const piece of read(reply)) await take(piece)
+            await read(reply, take)
           }
           await dispatch(members, copies, asking, signal, readAll, () => begun)
-          for (const early of held) await pass(early)
-          return
+          return await passAll(held)
         } catch (error) {
           signal.throwIfAborted()
           if (!(error instanceof NodeFault)) throw lost ?? error
@@ -393,9 +396,9 @@ function createClusterEngine(
         }
       })
       try {
-        const read = async function* (reply: NodeReply) {
+        const read: ReadPieces<Buffer> = async (reply, take) => {
           isCounted = false
-          for await (const events of readEvents(reply)) yield events
+          await readEvents(reply, take)
           usedOfText(reply.trailers[USED_TRAILER]).forEach((usage, choice) => {
             if (!usage) return
             isCounted = true
@@ -417,7 +420,6 @@ function createClusterEngine(
 
     // Only deltas can be continued by another node.
     const isBytes = !withoutBytes.has(variant.key) && !by.resumable
-    const operations = new Set([...listOperations(variant), ...(mode === 'chat' ? ['transcribe'] : [])])
     const calls: Partial<Engine> = {
       operations: Object.fromEntries([...operations].map(name => [name, deltas(name)])),
       ...(mode === 'chat' && {
@@ -444,7 +446,10 @@ function createClusterEngine(
 
     const load = (signal: AbortSignal) =>
       ask({ call: 'load' }, signal, async reply => {
-        for await (const line of readLines(reply.body)) by.onProgress?.(parsed(line) as Progress)
+        await passLines(reply, lines => {
+          for (const line of lines) by.onProgress?.(parsed(line) as Progress)
+          return undefined
+        })
       })
     return { calls, load }
   }

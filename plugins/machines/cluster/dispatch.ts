@@ -3,7 +3,7 @@ import type { EngineFields, EngineMode } from '../../../core/contracts/engines.t
 import type { LeaseRequest } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError, type ErrorCode, errorCodes } from '../../../core/errors.ts'
-import { withAnySignal } from '../../../core/system/abort-signals.ts'
+import { readText } from '../../../core/system/response-body.ts'
 import {
   ASK_PATH,
   type AskBody,
@@ -14,7 +14,7 @@ import {
 } from './asking/ask-protocol.ts'
 import type { Copies } from './copying/copies.ts'
 import type { ClusterNode } from './nodes/node.ts'
-import type { NodeReply } from './nodes/node-connection.ts'
+import type { NodeAnswer } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
 import { chooseNode, modelKey } from './placement/choose-node.ts'
 import { promptBlocks } from './placement/prefix-memory.ts'
@@ -68,7 +68,7 @@ export async function dispatch<Answer>(
   copies: Copies,
   asking: Asking,
   signal: AbortSignal,
-  read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>,
+  read: (answer: NodeAnswer, member: ClusterNode) => Promise<Answer>,
   begun = () => false
 ): Promise<Answer> {
   const { variant, mode, body, tried = new Set<string>() } = asking
@@ -148,31 +148,41 @@ function nobody(members: ClusterNodes, { publicName }: Model, why: string): Corr
   )
 }
 
+const digests = new Map<string, string>()
+const MAX_DIGESTS = 10_000
+
+/** Returns the digest by which nodes know a client of this server. */
+function digest(text: string | undefined): string | undefined {
+  if (!text) return text
+  const known = digests.get(text)
+  if (known !== undefined) return known
+  if (digests.size >= MAX_DIGESTS) digests.clear()
+  const made = createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
+  digests.set(text, made)
+  return made
+}
+
 /** Asks one node. @throws NodeFault, or the CorralError of a request that no other node would answer either */
 export async function askNode<Answer>(
   member: ClusterNode,
   { name, variant, body, by, headers = {} }: Asking & { name: string },
   signal: AbortSignal,
-  read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>
+  read: (answer: NodeAnswer, member: ClusterNode) => Promise<Answer>
 ): Promise<Answer> {
-  const digest = (text: string | undefined) =>
-    text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
   let answered = false
   const sent = { ...body, model: name, owner: digest(by.owner), turn: digest(by.turn) }
   try {
-    return await withAnySignal([signal, member.presence], async signal => {
-      const reply = await member.connection.send('POST', ASK_PATH, { body: sent, signal, headers })
-      answered = true
-      if (reply.statusCode !== 200) {
-        const failure = parseFailedReply(await reply.body.text(), reply.headers)
-        if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
-        throw getFault(member, variant, failure)
-      }
-      const answer = await read(reply, member)
-      const failure = reply.trailers[FAILURE_TRAILER]
-      if (failure !== undefined) throw getFault(member, variant, parseFailure(failure))
-      return answer
-    })
+    const reply = await member.connection.ask(ASK_PATH, { body: sent, headers }, [signal, member.presence])
+    answered = true
+    if (reply.statusCode !== 200) {
+      const failure = parseFailedReply(await readText(reply.body), reply.headers)
+      if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
+      throw getFault(member, variant, failure)
+    }
+    const answer = await read(reply, member)
+    const failure = reply.trailers[FAILURE_TRAILER]
+    if (failure !== undefined) throw getFault(member, variant, parseFailure(String(failure)))
+    return answer
   } catch (error) {
     if (error instanceof CorralError || error instanceof NodeFault) throw error
     if (error instanceof WrongAnswer) {

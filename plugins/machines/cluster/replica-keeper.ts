@@ -620,7 +620,7 @@ export class ReplicaKeeper {
     const asking = { variant, mode, name: model, body: { mode, idle: true, ...first }, by: {} }
     const signal = AbortSignal.any([this.#closed.signal, ended.signal])
     const answer = askNode(member, asking, signal, async reply => {
-      if (mode === 'chat') for await (const _ of readDeltas(reply));
+      if (mode === 'chat') await readDeltas(reply, () => undefined)
       else await readPiece(reply)
     })
     await Promise.race([answer, sleep(WARM_UP_MS, undefined, { signal, ref: false })])

@@ -1,5 +1,5 @@
+import { readJson, readText } from '../../../core/system/response-body.ts'
 import { promptOnly } from '../answer-fields.ts'
-import { readJson, readText } from '../response-body.ts'
 import type { EngineRequest, EngineResponse } from '../upstream.ts'
 
 /* llama-server's routes for the states of slots (tools/server/README.md). */

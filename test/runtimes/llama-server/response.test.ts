@@ -1,6 +1,6 @@
 import t from 'tap'
 import { InvalidResponse, ResponseReader } from '../../../core/system/http-response.ts'
-import { ResponseBody, readText } from '../../../runtimes/llama-server/response-body.ts'
+import { ResponseBody, readText } from '../../../core/system/response-body.ts'
 import { readFixture } from '../../support/fixture.ts'
 
 /** Reads a response in pieces that end at these offsets, from memory that is reused for each piece. */

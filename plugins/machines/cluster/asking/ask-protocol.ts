@@ -6,7 +6,8 @@ import type { Model } from '../../../../core/contracts/models.ts'
 import { CorralError, ERROR_STATUS, type ErrorCode } from '../../../../core/errors.ts'
 import { Given, keep_alive, Loose, options } from '../../../../core/http/request-fields.ts'
 import { isObject, parseAnyJson } from '../../../../core/system/json-object.ts'
-import type { NodeReply } from '../nodes/node-connection.ts'
+import { readText } from '../../../../core/system/response-body.ts'
+import type { NodeAnswer } from '../nodes/node-connection.ts'
 
 /* How the gateway calls a node's engine. Requests and answers have the form of the engine contract. */
 
@@ -91,49 +92,76 @@ export const MEMBER_LINES = {
 /** No node would send such an answer. */
 export class WrongAnswer extends Error {}
 
-/** Yields the non-empty lines of a reply. @throws WrongAnswer if it ends in the middle of a line */
-export async function* readLines(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
+/** Returns a function that splits chunks into non-empty lines. Its `end` throws WrongAnswer in the middle of a line. */
+function lineSplitter() {
   const decoder = new TextDecoder()
   let rest = ''
-  for await (const chunk of body) {
+  const split = (chunk: Buffer): string[] => {
     const lines = (rest + decoder.decode(chunk, { stream: true })).split('\n')
     rest = lines.pop()!
-    for (const line of lines) if (line !== '') yield line
+    return lines.filter(line => line !== '')
   }
-  if (rest !== '') throw new WrongAnswer('its answer ends in the middle of a line')
+  const end = () => {
+    if (rest !== '') throw new WrongAnswer('its answer ends in the middle of a line')
+  }
+  return Object.assign(split, { end })
+}
+
+/** Yields the non-empty lines of a reply. @throws WrongAnswer if it ends in the middle of a line */
+export async function* readLines(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
+  const split = lineSplitter()
+  for await (const chunk of body) yield* split(chunk)
+  split.end()
+}
+
+/** Passes the lines of an answer on as they arrive, those that arrive together as one list. @throws as `readLines` */
+export async function passLines({ body }: NodeAnswer, take: (lines: string[]) => Promise<void> | undefined) {
+  const split = lineSplitter()
+  await body.consume(chunk => {
+    const lines = split(chunk)
+    return lines.length > 0 ? take(lines) : undefined
+  })
+  split.end()
 }
 
 /** Reads an answer that comes in one piece. @throws WrongAnswer */
-export async function readPiece<Value>({ body }: NodeReply): Promise<Value> {
-  return (parsed(await body.text(), 'its answer') as { value: Value }).value
+export async function readPiece<Value>({ body }: NodeAnswer): Promise<Value> {
+  return (parsed(await readText(body), 'its answer') as { value: Value }).value
 }
 
-/** Yields whole events of a byte stream, because half an event can be neither renamed nor continued. */
-export async function* readEvents({ body, trailers }: NodeReply): AsyncGenerator<Buffer> {
+/** Passes the pieces of an answer to `take`, and waits for its results. */
+export type ReadPieces<Piece> = (answer: NodeAnswer, take: (piece: Piece) => Promise<void> | undefined) => Promise<void>
+
+/** Passes whole events of a byte stream on, because half an event can be neither renamed nor continued. */
+export const readEvents: ReadPieces<Buffer> = async ({ body, trailers }, take) => {
   let rest: Buffer = Buffer.alloc(0)
   let last: Buffer | undefined
-  for await (const chunk of body) {
+  await body.consume(chunk => {
     const data = rest.length > 0 ? Buffer.concat([rest, chunk]) : chunk
     const end = data.lastIndexOf('\n\n') + 2
     rest = end < 2 ? data : data.subarray(end)
-    if (end < 2) continue
-    last = data.subarray(0, end) as Buffer
-    yield last
-  }
+    if (end < 2) return undefined
+    last = data.subarray(0, end)
+    return take(last)
+  })
   const isEnded = rest.length === 0 && last?.includes('data: [DONE]')
   if (!isEnded && trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer ends in the middle')
 }
 
-export async function* readDeltas({ body, trailers }: NodeReply): AsyncGenerator<readonly Delta[]> {
+export const readDeltas: ReadPieces<readonly Delta[]> = async (answer, take) => {
   let isEmpty = true
-  for await (const line of readLines(body)) {
-    const deltas = parsed(line)
-    if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is not a list')
+  await passLines(answer, lines => {
     isEmpty = false
-    for (const delta of deltas) if (delta?.bytes) delta.bytes = Buffer.from(String(delta.bytes), 'base64')
-    yield deltas
-  }
-  if (isEmpty && trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer is empty')
+    return take(lines.flatMap(readLine))
+  })
+  if (isEmpty && answer.trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer is empty')
+}
+
+function readLine(line: string): Delta[] {
+  const deltas = parsed(line)
+  if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is not a list')
+  for (const delta of deltas) if (delta?.bytes) delta.bytes = Buffer.from(String(delta.bytes), 'base64')
+  return deltas
 }
 
 export function parsed(text: string, what = 'a line of its answer'): unknown {
