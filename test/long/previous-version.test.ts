@@ -71,6 +71,9 @@ t.test('nodes of the previous version are updated while clients stream', options
   const gateway = await startReadyGateway(t, asNodes(nodes))
   t.equal(await answer(gateway), CAPITAL_ANSWER)
   t.match(await gateway.json('/api/generate', { model: DEMO, prompt: 'Hello', stream: false }), { status: 200 })
+  t.match(await start(gateway, { kind: 'model', target: DEMO }), { status: 200 })
+  t.match((await untilState(gateway, 'failed')).failure, /node-1 failed: It runs corral .* First update corral/)
+  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })
   const load = clients(t, () => gateway, DEMO)
   t.match(await start(gateway, { kind: 'corral' }), { status: 200 })
   for (const [index, node] of nodes.entries()) {

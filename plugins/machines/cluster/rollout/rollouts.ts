@@ -264,6 +264,10 @@ export class Rollouts {
     }
     switch (step) {
       case 'prepare':
+        if (!(await this.#claim(member, rollout.id)) && rollout.kind !== 'corral') {
+          const message = `It runs corral ${member.version}, which cannot be updated in this way. First update corral there.`
+          throw new CorralError('invalid_request', message)
+        }
         if (await change.prepare(place)) node.phase = 'prepared'
         else if (node.applied || node.out) node.phase = 'applied'
         else done()
@@ -350,14 +354,15 @@ export class Rollouts {
 
   /**
    * Tells a node that this rollout may drain and change it.
+   * @returns false if it runs an earlier version, which has no rollouts
    * @throws CorralError `rollout_running` of another gateway's rollout; `forbidden_role`
    */
-  async #claim(member: ClusterNode, rollout: string, ends = false): Promise<void> {
+  async #claim(member: ClusterNode, rollout: string, ends = false): Promise<boolean> {
     try {
       await member.tell(CLAIM_PATH, { body: { rollout, ends }, signal: abortAfter(CLAIM_INTERVAL_MS) })
+      return true
     } catch (error) {
-      // A member of an earlier version has no such route.
-      if (error instanceof CorralError && error.code === 'route_not_found') return
+      if (error instanceof CorralError && error.code === 'route_not_found') return false
       if (!(error instanceof CorralError)) {
         throw new CorralError(
           'member_unreachable',

@@ -5,6 +5,7 @@ import { version } from '../../../../../core/system/package-info.ts'
 import { corral } from '../../../../command-line/command.ts'
 import { type Corral, newKey, startCorral, until } from '../../../../support/corral.ts'
 import { demoWithContext } from '../../../../support/demo-variants.ts'
+import { ggufBytes } from '../../../../support/gguf-writer.ts'
 import { startHubEmulator } from '../../../../support/hub-emulator/hub-emulator.ts'
 import { BAD_SERVERS, engineArchive, releaseFiles } from '../../../../support/release-archives.ts'
 import { startReleaseServer } from '../../../../support/release-server.ts'
@@ -37,6 +38,15 @@ const digests = (nodes: readonly Corral[]) => Promise.all(nodes.map(digestAt))
 
 const startHub = (t: Test) =>
   startHubEmulator(t, { repositories: { [MODEL]: { files: { [FILE]: readFileSync(TINY_CHAT) } } } })
+
+/** A file that looks like a model and is none. */
+const unusable = () =>
+  Buffer.from(
+    ggufBytes({
+      metadata: { 'general.architecture': 'llama', 'llama.context_length': 4096, 'llama.embedding_length': 64 },
+      tensors: [{ name: 'output.weight', shape: [64] }]
+    })
+  )
 
 async function startCluster(t: Test, count: number) {
   const hub = await startHub(t)
@@ -119,6 +129,34 @@ t.test(
     await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
   }
 )
+
+t.test('a member that is killed while it is updated, and another gateway, lose nothing', async t => {
+  const { hub, nodes, members } = await startCluster(t, 3)
+  const [gateway, other] = await Promise.all([startReadyGateway(t, members), startReadyGateway(t, members)])
+  const loads = [clients(t, () => gateway, MODEL, 2), clients(t, () => other, MODEL, 2)]
+  hub.change(MODEL, { [FILE]: demoWithContext(2048) })
+  t.match(await start(gateway, { kind: 'model', target: MODEL }), { status: 200 })
+  await until('it is changed', async () => /^appl/.test((await phases(gateway))[0]), LIMIT)
+  const [killed] = nodes
+  await killed!.end('SIGKILL')
+  await untilStates(gateway, { 'node-1': 'away' })
+  nodes[0] = await startCorral(t, {
+    ...{ home: killed!.home, flags: ['--port', new URL(killed!.url).port], config: 'storage:\n  demo_model: false\n' },
+    env: { ...NO_SETTINGS, HF_ENDPOINT: hub.url, CORRAL_API_KEYS: KEY }
+  })
+  await untilState(gateway, 'done')
+  t.equal(new Set(await digests(nodes)).size, 1)
+  for (const load of loads) t.same(await load.stop(), ['whole'])
+
+  // A revision that no engine can load.
+  hub.change(MODEL, { [FILE]: unusable() })
+  t.match(await start(gateway, { kind: 'model', target: MODEL }), { status: 200 })
+  t.match((await untilState(gateway, 'failed')).failure, /^node-1 failed/)
+  t.equal(new Set(await digests(nodes)).size, 1)
+  t.match(await change(gateway, 'undo'), { status: 200 })
+  await untilState(gateway, 'undone')
+  for (const node of nodes) t.equal((await node.json('/api/tags', undefined, local)).body.models.length, 1)
+})
 
 t.test('a canary gets its part of the requests, and another gateway may not interfere', async t => {
   const { hub, nodes, members } = await startCluster(t, 2)
