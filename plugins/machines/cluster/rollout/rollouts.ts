@@ -145,7 +145,7 @@ export class Rollouts {
   /** Returns the nodes that a request may not go to, if a rollout divides requests. */
   readonly divide = (model: string, asker: Asker): ReadonlySet<string> => {
     const rollout = this.#rollout
-    if (!rollout?.canary || rollout.canary.over || isEnded(rollout) || rollout.state === 'undoing') return NONE
+    if (!rollout?.canary || rollout.canary.over || isEnded(rollout)) return NONE
     if (rollout.key !== undefined && model !== rollout.key) return NONE
     const goesToUpdated = isInCanary(rollout, asker)
     const barred = rollout.nodes.filter(({ applied }) => applied !== goesToUpdated)
