@@ -131,7 +131,9 @@ async function run(t: Test, cluster: Cluster, name: string, { harm, heals, ends 
   await until('some have begun', () => hasBegun.size > 8)
   const start = Date.now()
   const heal = (await harm(cluster)) as (() => unknown) | undefined
-  const late = sleep(2000).then(() => Promise.all(REQUESTS.map(request => ask(cluster, request))))
+  // Enough that new connections are needed.
+  const more = Array.from({ length: 5 }, () => REQUESTS).flat()
+  const late = sleep(2000).then(() => Promise.all(more.map(request => ask(cluster, request))))
   const healed = heals === undefined ? undefined : sleep(heals).then(heal)
   let took = 0
   const all = Promise.all([Promise.all(answers), late]).then(results => {
