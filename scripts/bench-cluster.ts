@@ -7,7 +7,8 @@ import { formatTable } from '../command-line/output.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { ClusterView, chooseNode, modelKey, type NodeModel } from '../plugins/machines/cluster/placement/choose-node.ts'
 import { PrefixMemory, type PromptBlocks, promptBlocks } from '../plugins/machines/cluster/placement/prefix-memory.ts'
-import { describeMachine } from './bench/measuring.ts'
+import { describeMachine, percentile } from './bench/measuring.ts'
+import { planRack, routeConversations } from './bench/rack.ts'
 
 const MODEL = modelKey('corral/tiny-chat:f16', 'chat')
 const SLOTS = 8
@@ -148,4 +149,35 @@ section('Events of members (at most 4 per second each)', [
     `${members * 4}`,
     formatBytes(members * 4 * event.length)
   ])
+])
+
+const percent = (share: number) => `${(100 * share).toFixed(1)} %`
+const both = (micros: readonly number[]) =>
+  `${percentile(micros, 0.5).toFixed(0)} (${percentile(micros, 0.99).toFixed(0)})`
+section('A tenth of the nodes dies', [
+  ['nodes', 'conversations', 'remembered', 'µs', 'memory', 'hits', 'hits after', 'also lost', 'forget, µs'],
+  ...(
+    [
+      [100, 100_000, 100_000],
+      [1000, 1_000_000, 100_000],
+      [1000, 1_000_000, 1_000_000]
+    ] as const
+  ).map(([nodes, conversations, remembered]) => {
+    const result = routeConversations({ nodes, conversations, remembered, sample: 10_000 }, heap)
+    return [
+      ...[nodes, conversations, remembered].map(String),
+      both(result.decisions),
+      formatBytes(result.bytes),
+      ...[result.hits, result.left, result.alsoLost].map(percent),
+      both(result.forgetting)
+    ]
+  })
+])
+section('One plan of 50 models, ms', [
+  ['nodes', 'plans to fill', 'longest', 'nothing changes', 'one more', 'with moves', 'moves', 'a tenth died'],
+  ...[10, 100, 1000].map(nodes => {
+    const { filling, steady, more, blocked, moves, died } = planRack(nodes)
+    const ms = [Math.max(...filling), steady, more, blocked].map(micros => (micros / 1000).toFixed(1))
+    return [`${nodes}`, `${filling.length}`, ...ms, `${moves}`, (died / 1000).toFixed(1)]
+  })
 ])

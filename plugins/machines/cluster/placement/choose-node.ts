@@ -333,7 +333,8 @@ export const memoryBudget = ({ memory }: NodeView): number =>
 
 /** Bytes that more models may use at a node. */
 export function freeMemory(member: NodeView): number {
-  const held = sumOf([...member.models.values()], ({ state, size }) => (state === 'stored' ? 0 : size))
+  let held = 0
+  for (const model of member.models.values()) if (model.state !== 'stored') held += model.size
   // A load that has just begun has no reservation yet.
   return (
     memoryBudget(member) -

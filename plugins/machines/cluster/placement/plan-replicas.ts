@@ -53,8 +53,8 @@ export interface Plan {
 }
 
 /** Maximum placements that one search compares … */
-const MAX_TRIES = 1000
-/** … and maximum nodes that replicas are moved from. */
+const MAX_TRIES = 200
+/** … and maximum replicas that others are moved for, and maximum nodes that are considered for each of them. */
 const MAX_CLEARED_NODES = 8
 /** Maximum new replicas of one plan. The next plan has the others. */
 const MAX_FRESH = 64
@@ -66,7 +66,7 @@ interface Facts {
   hash: number
   size: number
   /** Nodes that have it in memory or are loading it, in the same order at all gateways. */
-  present: readonly string[]
+  present: ReadonlySet<string>
   /** Nodes that have its files. */
   stored: ReadonlySet<string>
   isOpen(member: string): boolean
@@ -90,12 +90,13 @@ interface Item {
  * - Replicas stay where they are. A new one goes where there is room: to another zone than the others, where its files
  *   are, where most memory is free.
  * - Minimums come first, then first replicas before further ones, and large models before small ones.
- * - If one has no place, replicas that no client uses are moved, as few as possible, or unloaded if they are not needed.
- *   A replica that is needed is never given up for another, and goes only when another one has replaced it.
+ * - If one has no place, the node is cleared for it from which the fewest replicas have to move. Only replicas that no
+ *   client uses are moved, or unloaded if they are not needed. A replica that is needed is never given up for another, and
+ *   goes only when another one has replaced it.
  *
- * Placing is a branch and bound search. Without moves it compares all nodes that matter, and with moves the nodes where
- * least is in the way (`MAX_CLEARED_NODES`). It finds the best plan among these if it need not compare more than
- * `MAX_TRIES`, otherwise one that is at least as good as placing in the order above.
+ * Placing new replicas, and those of a node that is cleared, is a branch and bound search: the best of all places if no
+ * more than `MAX_TRIES` have to be compared, otherwise at least as good as placing one after the other. No chain of moves
+ * over several nodes is searched for.
  */
 export function planReplicas(models: readonly PlannedModel[], cluster: ClusterView): Plan {
   const members = cluster.members().sort((a, b) => cluster.hashOf(a.name) - cluster.hashOf(b.name))
@@ -108,21 +109,23 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
       if (free.has(name) && !isReported) free.set(name, free.get(name)! - size)
     }
   }
+  /** Without the memory of replicas that are still to be unloaded. Moves use no other, so that none waits for another. */
   const now = new Map(free)
+  const before = new Map(free)
 
-  const placed = new Map<Facts, string[]>()
+  const placed = new Map<Facts, Set<string>>()
   /** Replicas that are too many. */
   const dropped = new Map<Facts, string[]>()
   const fresh: Item[] = []
   for (const of of all) {
     const { wanted, spare } = of.model
-    const kept = of.present.filter(name => !spare.has(name))
-    const idle = of.present.filter(name => spare.has(name))
+    const kept = [...of.present].filter(name => !spare.has(name))
+    const idle = [...of.present].filter(name => spare.has(name))
     const stay = idle.splice(0, Math.max(0, wanted - kept.length))
-    placed.set(of, [...kept, ...stay])
+    placed.set(of, new Set([...kept, ...stay]))
     dropped.set(of, idle)
     for (const name of idle) free.set(name, free.get(name)! + of.size)
-    const count = of.stored.size > 0 ? wanted - placed.get(of)!.length : 0
+    const count = of.stored.size > 0 ? wanted - placed.get(of)!.size : 0
     for (let more = 0; more < count; more++) {
       fresh.push({ of, number: wanted - count + more + 1, at: [], isSurplus: false })
     }
@@ -132,25 +135,27 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
   fresh.splice(MAX_FRESH)
 
   const take = ({ of }: Item, name: string) => {
-    placed.get(of)!.push(name)
+    placed.get(of)!.add(name)
     free.set(name, free.get(name)! - of.size)
+    if (!of.present.has(name)) now.set(name, now.get(name)! - of.size)
   }
   const giveBack = ({ of }: Item, name: string) => {
-    const names = placed.get(of)!
-    names.splice(names.lastIndexOf(name), 1)
+    placed.get(of)!.delete(name)
     free.set(name, free.get(name)! + of.size)
+    if (!of.present.has(name)) now.set(name, now.get(name)! + of.size)
   }
   const rankAt = (of: Facts, name: string) => rendezvous(cluster.hashOf(name), of.hash)
-  const mayTake = ({ of }: Item, name: string) => of.isOpen(name) && !placed.get(of)!.includes(name)
-  const fits = (item: Item, name: string) => free.get(name)! >= item.of.size && !placed.get(item.of)!.includes(name)
+  const mayTake = ({ of }: Item, name: string) => of.isOpen(name) && !placed.get(of)!.has(name)
+  const fits = (item: Item, name: string) => free.get(name)! >= item.of.size && !placed.get(item.of)!.has(name)
   /** Returns the nodes with room, best first. */
   function candidates(item: Item, names: Iterable<string>): string[] {
     const { of } = item
     const zoneOf = (name: string) => named.get(name)!.zone
     const inZone = (zone: string | undefined) =>
-      zone === undefined ? 0 : placed.get(of)!.filter(other => zoneOf(other) === zone).length
+      zone === undefined ? 0 : [...placed.get(of)!].filter(other => zoneOf(other) === zone).length
+    const isMove = item.at.length > 0
     return [...names]
-      .filter(name => of.isOpen(name) && fits(item, name))
+      .filter(name => fits(item, name) && of.isOpen(name) && (!isMove || now.get(name)! >= of.size))
       .map(name => ({
         name,
         order: [inZone(zoneOf(name)), of.stored.has(name) ? 0 : 1, -free.get(name)!, -rankAt(of, name)]
@@ -168,13 +173,20 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
    */
   function search(items: readonly Item[]): (string | undefined)[] {
     const most = Math.max(MIN_COMPARED_NODES, items.length + 1)
-    const compared = items.map(item => candidates(item, free.keys()).slice(0, most))
+    const first = new Map<Facts, string[]>()
+    const compared = items.map(item => {
+      const names = first.get(item.of) ?? candidates(item, free.keys()).slice(0, most)
+      first.set(item.of, names)
+      return names
+    })
     const needed = items.filter(({ isSurplus }) => !isSurplus).length
     const least = items.filter(({ at }, index) => at.length === 0 && compared[index]!.length > 0).length
     let best: { chosen: (string | undefined)[]; moves: number; isWhole: boolean } | undefined
     let tries = 0
+    const isOver = () => best !== undefined && (tries >= MAX_TRIES || (best.isWhole && best.moves <= least))
     const visit = (chosen: (string | undefined)[], moves: number): void => {
-      if (best && (tries++ >= MAX_TRIES || (best.isWhole && best.moves <= least))) return
+      if (isOver()) return
+      if (best) tries++
       const differs = best ? chosen.findIndex((name, index) => index < needed && !name !== !best!.chosen[index]) : -1
       if (differs !== -1 && !chosen[differs]) return
       const index = chosen.length
@@ -187,6 +199,7 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
       const stays = item.at.filter(name => fits(item, name))
       const others = item.isSurplus ? [] : candidates(item, compared[index]!).filter(name => !item.at.includes(name))
       for (const name of [...stays, ...others]) {
+        if (isOver()) return
         take(item, name)
         visit([...chosen, name], moves + (stays.includes(name) ? 0 : 1))
         giveBack(item, name)
@@ -197,18 +210,27 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
     return best!.chosen
   }
 
-  const movable = new Map<string, Facts[]>()
-  for (const of of all) {
-    for (const name of placed.get(of)!) {
-      if (of.model.quiet.has(name)) movable.set(name, [...(movable.get(name) ?? []), of])
+  let movable: Map<string, Facts[]> | undefined
+  /** The movable replicas of each node. */
+  function findMovable(): Map<string, Facts[]> {
+    if (movable) return movable
+    movable = new Map()
+    for (const of of all) {
+      for (const name of of.present) {
+        if (!of.model.quiet.has(name)) continue
+        const others = movable.get(name)
+        if (others) others.push(of)
+        else movable.set(name, [of])
+      }
     }
+    return movable
   }
 
   /** Places a replica where the fewest others have to move. @returns whether there is such a node */
   function makeRoom(item: Item): boolean {
-    const ways = [...movable]
+    const ways = [...findMovable()]
       .map(([name, others]) => {
-        const here = others.filter(other => placed.get(other)!.includes(name))
+        const here = others.filter(other => placed.get(other)!.has(name))
         return { name, here, lack: item.of.size - free.get(name)! }
       })
       .filter(
@@ -218,7 +240,7 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
     let best: { name: string; items: Item[]; chosen: (string | undefined)[]; moves: number } | undefined
     for (const { name, here } of ways.slice(0, MAX_CLEARED_NODES)) {
       const items = here.map((of): Item => {
-        const isSurplus = placed.get(of)!.length > of.model.needed
+        const isSurplus = placed.get(of)!.size > of.model.needed
         return { of, number: 1, at: [name, ...dropped.get(of)!], isSurplus }
       })
       items.sort((a, b) => Number(a.isSurplus) - Number(b.isSurplus) || b.of.size - a.of.size || a.of.hash - b.of.hash)
@@ -245,7 +267,7 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
       if (name !== undefined) take(item, name)
       return name === undefined
     })
-  const missing = settle(fresh, search(fresh)).filter(item => !makeRoom(item))
+  const missing = settle(fresh, search(fresh)).filter((item, index) => index >= MAX_CLEARED_NODES || !makeRoom(item))
 
   const steps: PlanStep[] = []
   const stateOf = (of: Facts, name: string) => named.get(name)?.models.get(of.model.key)?.state
@@ -259,9 +281,9 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
     }
     const places = placed.get(of)!
     for (const name of places) {
-      if (of.present.includes(name)) continue
-      const hasRoom = now.get(name)! >= of.size
-      if (hasRoom) now.set(name, now.get(name)! - of.size)
+      if (of.present.has(name)) continue
+      const hasRoom = before.get(name)! >= of.size
+      if (hasRoom) before.set(name, before.get(name)! - of.size)
       add('load', name, hasRoom ? undefined : 'memory')
     }
     const holders = new Set([...of.stored, ...places])
@@ -275,9 +297,9 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
   }
   for (const of of all) {
     const places = placed.get(of)!
-    const ready = places.filter(name => stateOf(of, name) === 'loaded').length
+    const ready = [...places].filter(name => stateOf(of, name) === 'loaded').length
     for (const member of of.present) {
-      if (places.includes(member) || stateOf(of, member) !== 'loaded') continue
+      if (places.has(member) || stateOf(of, member) !== 'loaded') continue
       const coming = steps.find(step => step.action === 'load' && step.member === member)
       const moved = steps.find(step => step.action === 'load' && step.model === of.model.key)
       if (coming && moved) moved.for = coming.model
@@ -293,7 +315,7 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
   const counts = new Map<string, number>()
   for (const { of } of missing) counts.set(of.model.key, (counts.get(of.model.key) ?? 0) + 1)
   return {
-    placed: new Map(all.map(of => [of.model.key, placed.get(of)!])),
+    placed: new Map(all.map(of => [of.model.key, [...placed.get(of)!]])),
     steps,
     missing: counts,
     lacking: countLacking(missing, Math.max(...members.map(memoryBudget)), cluster)
@@ -302,18 +324,19 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
 
 function getFacts(model: PlannedModel, cluster: ClusterView): Facts {
   const { key, loads, avoid } = model
-  const hosts = cluster.hosts(key).all
   const only = cluster.only(key)
   const isAllowed = ({ name, state }: NodeView) => state === 'up' && (!only || only.has(name))
-  const allowed = hosts.filter(({ member }) => isAllowed(member))
-  const held = allowed.filter(({ member, model }) => model.state !== 'stored' || loads.has(member.name))
-  const fetching = [...loads].filter(name => !held.some(({ member }) => member.name === name))
+  const [present, stored] = [new Set<string>(), new Set<string>()]
+  let { size = 0 } = model
+  for (const { member, model } of cluster.hosts(key).all) {
+    size = Math.max(size, model.size)
+    if (member.state !== 'away') stored.add(member.name)
+    if ((model.state !== 'stored' || loads.has(member.name)) && isAllowed(member)) present.add(member.name)
+  }
+  for (const name of loads) present.add(name)
   return {
-    model,
+    ...{ model, size, present, stored },
     hash: hashOfName(key),
-    size: Math.max(model.size ?? 0, ...hosts.map(({ model }) => model.size)),
-    present: [...held.map(({ member }) => member.name), ...fetching],
-    stored: new Set(hosts.filter(({ member }) => member.state !== 'away').map(({ member }) => member.name)),
     isOpen(name) {
       const member = cluster.get(name)
       return member !== undefined && isAllowed(member) && !member.isGuest && !avoid.has(name)

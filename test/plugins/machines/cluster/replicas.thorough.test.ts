@@ -1,3 +1,5 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { getNodes, type NodeCorral, startGateway, startReadyGateway, untilStates } from './support.ts'
@@ -152,4 +154,51 @@ t.test('a failed load is reported and not retried in a loop, even with two gatew
   await until('several checks', () => performance.now() - began > 10_000)
   t.ok(tried() <= 2, `it was tried ${tried()} times`)
   for (const end of ends) t.same(await end(), ['whole'])
+})
+
+t.test('files are copied ahead of time, to as many members as configured, by two gateways together', async t => {
+  const without = 'storage:\n  demo_model: false\n'
+  const config = `models:\n  ${DEMO}:\n    replicas: {copies: 2}\n`
+  const { gateway, members } = await startAll(
+    t,
+    [startNode(t), startNode(t, without), startNode(t, without)],
+    '',
+    config
+  )
+  const other = await startReadyGateway(t, members, { config })
+  const having = async () => (await getNodes(gateway)).filter(({ models }) => models.includes(DEMO)).length
+  await until('two have it', async () => (await having()) === 2, LIMIT)
+  const plans = async () =>
+    (await Promise.all([gateway, other].map(each => each.json('/api/cluster')))).flatMap(({ body }) => body.plan)
+  await until('nothing is left to do', async () => (await plans()).length === 0, LIMIT)
+  t.equal(await having(), 2, 'no more than that')
+  t.same(await holders(gateway), [], 'and none in memory')
+})
+
+t.test('a model bound to a member is warm there, then unloaded when unused, and loaded again on request', async t => {
+  const config = `models:\n  ${DEMO}:\n    replicas: {nodes: [node-2], schedule: [{at: "00:00-24:00", min: 1}]}\n`
+  const { gateway, nodes } = await startAll(t, [startNode(t), startNode(t)], '', config)
+  await until('it is loaded there', async () => (await holders(gateway)).join() === 'node-2', LIMIT)
+  const [warm] = (await nodes[1]!.json('/api/ps')).body.models
+  t.equal(warm.generated_tokens, 1, 'it has answered a first question before the gateway counts it')
+  t.match(await replicasOf(gateway), { wanted: 1, loaded: 1, members: ['node-2'] })
+  t.equal(
+    (await gateway.json('/api/cluster')).body.wanted,
+    2,
+    'for autoscalers: none is given back before the cooldown'
+  )
+
+  const file = join(gateway.home, 'config.yaml')
+  const idle = readFileSync(file, 'utf8').replace(/schedule: .*\]/, 'idle: 2s')
+  writeFileSync(file, idle)
+  t.match(await gateway.json('/api/reload', {}, { local: true }), { status: 200 })
+  await until('it is unloaded', async () => (await holders(gateway)).length === 0, LIMIT)
+  const chat = { model: DEMO, messages: [{ role: 'user', content: 'Count.' }], stream: false }
+  const answers = await Promise.all(Array.from({ length: 4 }, () => gateway.json('/api/chat', chat)))
+  for (const { status, body } of answers) t.equal(status, 200, JSON.stringify(body))
+  const first = answers[0]!.body
+  t.ok(first.load_duration > 0, 'it waited for the load')
+  t.comment(`${first.load_duration / 1e9} s for the load, ${first.total_duration / 1e9} s in all`)
+  t.same(nodes[0]!.enginePids(), [], 'only where it may run')
+  await until('it is unloaded again', async () => (await holders(gateway)).length === 0, LIMIT)
 })
