@@ -158,12 +158,12 @@ section('A tenth of the nodes dies', [
   ['nodes', 'conversations', 'remembered', 'µs', 'memory', 'hits', 'hits after', 'also lost', 'forget, µs'],
   ...(
     [
-      [100, 100_000, 100_000],
-      [1000, 1_000_000, 100_000],
-      [1000, 1_000_000, 1_000_000]
+      [100, 100_000, 200_000, false],
+      [100, 100_000, 10_000, false],
+      [1000, 1_000_000, 1_500_000, true]
     ] as const
-  ).map(([nodes, conversations, remembered]) => {
-    const result = routeConversations({ nodes, conversations, remembered, sample: 10_000 }, heap)
+  ).map(([nodes, conversations, remembered, isEven]) => {
+    const result = routeConversations({ nodes, conversations, remembered, isEven, sample: 10_000 }, heap)
     return [
       ...[nodes, conversations, remembered].map(String),
       both(result.decisions),

@@ -5,11 +5,7 @@ import {
   type NodeView
 } from '../../plugins/machines/cluster/placement/choose-node.ts'
 import { type Plan, type PlannedModel, planReplicas } from '../../plugins/machines/cluster/placement/plan-replicas.ts'
-import {
-  PrefixMemory,
-  type PromptBlocks,
-  promptBlocks
-} from '../../plugins/machines/cluster/placement/prefix-memory.ts'
+import { PrefixMemory, type PromptBlocks } from '../../plugins/machines/cluster/placement/prefix-memory.ts'
 
 /* A rack of many nodes as plain data: what routing and planning cost, and what is lost with a part of the nodes. */
 
@@ -17,14 +13,22 @@ const MODEL = 'acme/chat:q4#chat'
 const READER = { model: MODEL, slots: 8, context: 16_384, storedTokens: 4e6 }
 const GIB = 2 ** 30
 
-/** A prompt of a conversation: 40 applications have their own instructions. */
+/** Ends of the parts of a turn that are remembered, as `promptBlocks` makes them. */
+const ENDS = [512, 768, 1024, 1536, 2048, 3072, 3300]
+
+/**
+ * A prompt of a conversation: 340 characters of instructions, which 40 applications have, and about 3,000 in each turn.
+ * Computing real digests takes longer than all the rest.
+ */
 function prompt(number: number, turns: number): PromptBlocks {
-  const messages = [{ role: 'system', content: `Application ${number % 40}. ${'Answer briefly. '.repeat(20)}` }]
+  const blocks = [{ digest: number % 40, end: 340, kept: true }]
   for (let turn = 0; turn < turns; turn++) {
-    if (turn > 0) messages.push({ role: 'assistant', content: `Answer ${number} ${turn}. ${'It is so. '.repeat(12)}` })
-    messages.push({ role: 'user', content: `Question ${number} ${turn}. ${'What is next? '.repeat(200)}` })
+    for (const [index, end] of ENDS.entries()) {
+      blocks.push({ digest: 100 + (number * 4 + turn) * ENDS.length + index, end: turn * 3000 + end, kept: true })
+    }
   }
-  return promptBlocks({ messages }, { model: MODEL, owner: `owner ${number % 1000}` })
+  const key = Math.imul(number, 2654435761) >>> 0
+  return { blocks, length: blocks.at(-1)!.end, key, continued: turns > 1, session: undefined }
 }
 
 /** Microseconds of the call. */
@@ -32,6 +36,17 @@ function timed<Result>(call: () => Result): [result: Result, micros: number] {
   const from = process.hrtime.bigint()
   const result = call()
   return [result, Number(process.hrtime.bigint() - from) / 1000]
+}
+
+interface RackShape {
+  nodes: number
+  conversations: number
+  /** How many conversations the gateway remembers. */
+  remembered: number
+  /** How many second turns are asked for. */
+  sample: number
+  /** First turns go to the nodes in turn, which takes less time than choosing. */
+  isEven?: boolean
 }
 
 interface RackResult {
@@ -49,11 +64,10 @@ interface RackResult {
 
 /**
  * Places the first turns of conversations, then asks for second turns, before and after a tenth of the nodes has died.
- * @param remembered how many conversations the gateway remembers
  * @param heap returns the bytes in use
  */
 export function routeConversations(
-  { nodes, conversations, remembered, sample }: Record<'nodes' | 'conversations' | 'remembered' | 'sample', number>,
+  { nodes, conversations, remembered, sample, isEven = false }: RackShape,
   heap = () => 0
 ): RackResult {
   const cluster = new ClusterView()
@@ -68,9 +82,9 @@ export function routeConversations(
     chooseNode({ model: MODEL, prompt }, cluster, prefixes, now).member!
   for (let number = 0; number < conversations; number++) {
     const first = prompt(number, 1)
-    const member = choose(first, number)
-    prefixes.read({ ...READER, member: member.name }, first, number)
-    places[number] = Number(member.name.slice(5))
+    const member = isEven ? `node-${number % nodes}` : choose(first, number).name
+    prefixes.read({ ...READER, member }, first, number)
+    places[number] = Number(member.slice(5))
   }
   const bytes = heap() - before
   const decisions: number[] = []

@@ -181,6 +181,8 @@ export const ALL = ''
 
 /** Milliseconds in which changes of nodes are handled together. */
 const DEBOUNCE_MS = 200
+/** Maximum share of the time that decisions take. */
+const MAX_EFFORT_SHARE = 0.05
 /** Milliseconds until a failed load is tried again there: first and maximum. */
 const FIRST_RETRY_MS = 15_000
 const MAX_RETRY_MS = 10 * 60_000
@@ -239,6 +241,8 @@ export class ReplicaKeeper {
   readonly #machines = new Map<string, MachineState>()
   readonly #closed = new AbortController()
   #isOpen = false
+  /** Milliseconds that the last decision took. */
+  #effort = 0
   #timer: NodeJS.Timeout | undefined
   #due = Number.POSITIVE_INFINITY
   #records: readonly ReplicasRecord[] = []
@@ -279,9 +283,9 @@ export class ReplicaKeeper {
     return this.#machines.get(source)?.wanted
   }
 
-  /** Decides again in a moment, because something has changed. */
+  /** Decides again in a moment, because something has changed. In a very large cluster it decides less often. */
   look(): void {
-    this.#lookAt(performance.now() + DEBOUNCE_MS)
+    this.#lookAt(performance.now() + Math.max(DEBOUNCE_MS, this.#effort / MAX_EFFORT_SHARE))
   }
 
   unloaded(member: string, model: string): void {
@@ -297,7 +301,9 @@ export class ReplicaKeeper {
     this.#timer = setTimeout(
       () => {
         this.#due = Number.POSITIVE_INFINITY
-        this.#decide(performance.now())
+        const now = performance.now()
+        this.#decide(now)
+        this.#effort = performance.now() - now
       },
       Math.max(0, at - performance.now())
     ).unref()

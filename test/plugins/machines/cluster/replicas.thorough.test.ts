@@ -179,6 +179,7 @@ t.test('a model bound to a member is warm there, then unloaded when unused, and 
   const config = `models:\n  ${DEMO}:\n    replicas: {nodes: [node-2], schedule: [{at: "00:00-24:00", min: 1}]}\n`
   const { gateway, nodes } = await startAll(t, [startNode(t), startNode(t)], '', config)
   await until('it is loaded there', async () => (await holders(gateway)).join() === 'node-2', LIMIT)
+  await until('it is counted', async () => (await replicasOf(gateway))?.loaded === 1)
   const [warm] = (await nodes[1]!.json('/api/ps')).body.models
   t.equal(warm.generated_tokens, 1, 'it has answered a first question before the gateway counts it')
   t.match(await replicasOf(gateway), { wanted: 1, loaded: 1, members: ['node-2'] })
