@@ -91,7 +91,7 @@ export function routeConversations(
   const ask = (isLost: (place: number) => boolean) => {
     let [hits, ofOthers, others] = [0, 0, 0]
     for (let index = 0; index < sample; index++) {
-      const number = Math.floor((index * conversations) / sample)
+      const number = (index * 7919) % conversations
       const second = prompt(number, 2)
       const [member, micros] = timed(() => choose(second, conversations))
       decisions.push(micros)
