@@ -1,5 +1,5 @@
 import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
-import { lstat, mkdir, stat } from 'node:fs/promises'
+import { lstat, mkdir, realpath, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
@@ -89,7 +89,8 @@ async function changeKeys<Result>(
 ): Promise<Result> {
   try {
     await mkdir(dirname(path), { recursive: true, mode: 0o700 })
-    return await withShortLock(path, async () => {
+    // Several servers may link to one file.
+    return await withShortLock(await realpath(path).catch(() => path), async () => {
       const { keys, result } = change((await readKeys(path)) ?? [])
       await writeJsonFile(path, { version: 1, keys }, { mode: 0o600, pretty: true })
       return result
