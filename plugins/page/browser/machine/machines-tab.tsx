@@ -42,8 +42,9 @@ export function MachinesTab() {
     const timer = setTimeout(refresh, REFRESH_MS)
     return () => clearTimeout(timer)
   })
-  if (fault) return <Fault text={fault.message} />
-  if (!reply) return null
+  // A cluster need not have linked machines.
+  if (fault && !nodes.reply) return <Fault text={fault.message} />
+  const { machines = [] } = reply ?? {}
   const members = nodes.reply?.members ?? []
   const isAdmin = may('admin')
   const change = (work: () => Promise<unknown>) =>
@@ -57,10 +58,10 @@ export function MachinesTab() {
         <p class="grow quiet">
           {t.machinesText} {!isAdmin && me.value?.more}
         </p>
-        {isAdmin && <Button kind="main" onClick={() => setLinking(true)} text={t.linkMachine} />}
+        {isAdmin && reply && <Button kind="main" onClick={() => setLinking(true)} text={t.linkMachine} />}
       </div>
       <ul class="plain-list">
-        {reply.machines.map(machine => {
+        {machines.map(machine => {
           const { name, state, since, address } = machine
           const remove = () =>
             confirm(fill(t.removeMachine, { name }), t.removeMachineText, t.remove, () =>
