@@ -12,6 +12,7 @@ import { fileSize, namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { KeyedQueue } from '../../core/system/keyed-queue.ts'
 import { plural } from '../../core/system/plural.ts'
+import { withShortLock } from '../../core/system/short-lock.ts'
 import { type ConversationHead, readHead } from './conversation-file.ts'
 
 /** A conversation is rewritten as a whole. */
@@ -48,15 +49,25 @@ export class ConversationStore {
   readonly #home: string
   readonly #quota: () => { count: number; bytes: number }
   readonly #log: Pick<FastifyBaseLogger, 'error'>
+  readonly #isShared: boolean
   readonly #shelves = new Map<string, Promise<Shelf>>()
   readonly #searches = new KeyedQueue()
   readonly #changes = new KeyedQueue()
 
-  /** @param home folder of all conversations */
-  constructor(home: string, quota: () => { count: number; bytes: number }, log: Pick<FastifyBaseLogger, 'error'>) {
+  /**
+   * @param home folder of all conversations
+   * @param isShared whether other servers may use it too
+   */
+  constructor(
+    home: string,
+    quota: () => { count: number; bytes: number },
+    log: Pick<FastifyBaseLogger, 'error'>,
+    isShared = false
+  ) {
     this.#home = home
     this.#quota = quota
     this.#log = log
+    this.#isShared = isShared
   }
 
   /**
@@ -232,10 +243,20 @@ export class ConversationStore {
   }
 
   #change<Result>(owner: string, change: (shelf: Shelf) => Promise<Result>): Promise<Result> {
-    return this.#changes.run(owner, async () => change(await this.#shelfOf(owner)))
+    const changed = async () => change(await this.#shelfOf(owner))
+    if (!this.#isShared) return this.#changes.run(owner, changed)
+    return this.#changes.run(owner, async () => {
+      await mkdir(this.#home, { recursive: true, mode: 0o700 })
+      return await withShortLock(this.#folderOf(owner), changed)
+    })
+  }
+
+  #folderOf(owner: string): string {
+    return join(this.#home, owner.replace(':', '-'))
   }
 
   #shelfOf(owner: string): Promise<Shelf> {
+    if (this.#isShared) return this.#open(owner)
     const known = this.#shelves.get(owner)
     if (known) return known
     const shelf = this.#open(owner)
@@ -246,7 +267,7 @@ export class ConversationStore {
   }
 
   async #open(owner: string): Promise<Shelf> {
-    const folder = join(this.#home, owner.replace(':', '-'))
+    const folder = this.#folderOf(owner)
     const listed: Shelf['listed'] = new Map()
     for (const name of await namesIn(folder)) {
       const id = /^c-(.+)\.json$/.exec(name)?.[1]
@@ -255,7 +276,7 @@ export class ConversationStore {
         if (read) listed.set(id, read.about)
       }
       // A partly written file, left by a kill.
-      else if (name !== TOMBSTONES) await rm(join(folder, name), { force: true, recursive: true })
+      else if (name !== TOMBSTONES && !this.#isShared) await rm(join(folder, name), { force: true, recursive: true })
     }
     const noted = await readJsonFile(join(folder, TOMBSTONES), TombstonesSchema)
     if (noted?.fault) this.#log.error({ folder }, `The list of deleted conversations cannot be used: ${noted.fault}.`)

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
-import { Bytes } from '../../core/config/core-schema.ts'
+import { Bytes, Path } from '../../core/config/core-schema.ts'
 import { CorralError } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
@@ -34,6 +34,13 @@ export default definePlugin({
         default: 'browser',
         description: 'Where the page stores conversations: in each browser, or on the server for each key'
       }),
+      conversations_folder: Path({
+        default: '',
+        restart: true,
+        needsTrust: true,
+        description:
+          'Folder of conversations on the server, which several servers with the same keys may share; empty is in the data directory'
+      }),
       offline: Type.Boolean({
         default: true,
         description: 'Whether browsers keep the page, to show stored chats while the server is away'
@@ -52,7 +59,9 @@ export default definePlugin({
     const { path } = options
     let now = options
     const quota = () => ({ count: now.conversation_count, bytes: parseBytes(now.conversation_bytes)! })
-    const conversations = new ConversationStore(join(paths.home, 'conversations'), quota, log)
+    const shared = options.conversations_folder
+    const folder = shared || join(paths.home, 'conversations')
+    const conversations = new ConversationStore(folder, quota, log, shared !== '')
     const hasOwner = (owner: string) => service('access').callerOf(owner) !== undefined
     // Relative paths, so that a proxy may put the page and the API below a path of its own.
     const name = path.slice(path.lastIndexOf('/') + 1)

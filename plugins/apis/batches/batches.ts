@@ -1,15 +1,16 @@
 import { randomBytes } from 'node:crypto'
 import { rename, rm } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { Access } from '../../../core/contracts/built-in-services.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import { CorralError, errorMessage, invalidRequest, whenMissing } from '../../../core/errors.ts'
+import { CorralError, errorMessage, invalidRequest, isSystemError, whenMissing } from '../../../core/errors.ts'
 import { type InnerReply, sendInternally } from '../../../core/http/internal-request.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
+import { withShortLock } from '../../../core/system/short-lock.ts'
 import {
   BATCH_ID,
   type BatchRecord,
@@ -39,6 +40,8 @@ export interface BatchLimits extends LineLimits {
 
 interface BatchDependencies {
   folder: string
+  /** Whether other servers may use the folder too. */
+  isShared: boolean
   files: UserFiles
   access: Pick<Access, 'callerOf'>
   limits(): BatchLimits
@@ -48,6 +51,10 @@ interface BatchDependencies {
 const CHECK_INTERVAL_MS = 500
 /** Milliseconds between two checks while all batches have ended, and until a batch is retried, as after a full disk. */
 const RETRY_INTERVAL_MS = 60_000
+/** As `RETRY_INTERVAL_MS`, if other servers may begin batches. */
+const SHARED_INTERVAL_MS = 5000
+/** Milliseconds after which a batch of a server that was killed is continued by another one. */
+const LOCK_STALE_MS = 15_000
 const MAX_RETRY_DELAY_MS = 600_000
 
 type Results = { output: ResultFile; errors: ResultFile; answered: Set<string> }
@@ -76,14 +83,8 @@ export class Batches {
   }
 
   async load(): Promise<void> {
-    const { folder, files, log } = this.#deps
-    const names = await namesIn(folder)
-    for (const name of names.filter(each => each.endsWith('.json'))) {
-      const path = join(folder, name)
-      const { value, fault } = (await readJsonFile(path, BatchRecordSchema)) ?? { fault: 'the file is gone' }
-      if (value && BATCH_ID.test(value.id)) this.#records.set(value.id, value)
-      else log.warn(`${path} cannot be used: ${fault ?? 'it has no valid id'}`)
-    }
+    const { folder, files } = this.#deps
+    const names = await this.#readAll()
     // Earlier versions stored the results of a batch in a folder of its own.
     for (const name of names.filter(each => BATCH_ID.test(each))) {
       const { outputFile, errorFile } = this.#records.get(name) ?? {}
@@ -91,6 +92,40 @@ export class Batches {
       if (errorFile) await rename(join(folder, name, 'errors.jsonl'), files.pathOf(errorFile)).catch(whenMissing)
       await rm(join(folder, name), { recursive: true, force: true })
     }
+  }
+
+  /** Reads what other servers that use the folder have changed. */
+  async refresh(): Promise<void> {
+    if (!this.#deps.isShared) return
+    await Promise.all([this.#readAll(), this.#deps.files.refresh()])
+  }
+
+  /** Reads the records, except known ones that can no longer change. @returns the names in the folder */
+  async #readAll(): Promise<string[]> {
+    const { folder, log } = this.#deps
+    // Only these are ever removed. New ones may not be stored yet.
+    const ended = [...this.#records.values()].filter(hasEnded)
+    const names = await namesIn(folder)
+    const there = new Set(names)
+    for (const { id } of ended) if (!there.has(`${id}.json`)) this.#records.delete(id)
+    for (const name of names.filter(each => each.endsWith('.json'))) {
+      const batch = this.#records.get(basename(name, '.json'))
+      if (batch && hasEnded(batch)) continue
+      const path = join(folder, name)
+      const { value, fault } = (await readJsonFile(path, BatchRecordSchema)) ?? { fault: 'the file is gone' }
+      if (!value || !BATCH_ID.test(value.id)) log.warn(`${path} cannot be used: ${fault ?? 'it has no valid id'}`)
+      else if (!batch) this.#records.set(value.id, value)
+      else if (!this.#running.has(batch.id)) Object.assign(batch, value)
+      else this.#adopt(batch, value)
+    }
+    return names
+  }
+
+  /** Ends a batch that this server answers, if another server has ended it in the folder. */
+  #adopt(batch: BatchRecord, stored: BatchRecord | undefined): void {
+    if (!stored?.ending || batch.ending) return
+    Object.assign(batch, stored)
+    this.#running.get(batch.id)?.controller.abort()
   }
 
   /** Whether a batch that has not ended reads or will write this file. */
@@ -180,7 +215,9 @@ export class Batches {
   }
 
   async #save(batch: BatchRecord): Promise<void> {
-    await writeJsonFile(join(this.#deps.folder, `${batch.id}.json`), batch, { mode: 0o600 })
+    const path = join(this.#deps.folder, `${batch.id}.json`)
+    if (this.#deps.isShared) this.#adopt(batch, (await readJsonFile(path, BatchRecordSchema))?.value)
+    await writeJsonFile(path, batch, { mode: 0o600 })
   }
 
   async #endAs(batch: BatchRecord, ending: Ending): Promise<void> {
@@ -201,10 +238,17 @@ export class Batches {
     const records = [...this.#records.values()]
     clearTimeout(this.#timer)
     // The extra tick ensures that the next sweep is due by then.
-    this.#timer = setTimeout(
-      () => this.#tick(),
-      records.every(hasEnded) ? RETRY_INTERVAL_MS + CHECK_INTERVAL_MS : CHECK_INTERVAL_MS
-    ).unref()
+    const { isShared } = this.#deps
+    const rest = isShared ? SHARED_INTERVAL_MS : RETRY_INTERVAL_MS
+    const next = () =>
+      void this.refresh().then(
+        () => this.#tick(),
+        error => {
+          this.#deps.log.error(`The batches cannot be read: ${errorMessage(error)}`)
+          this.#tick()
+        }
+      )
+    this.#timer = setTimeout(next, records.every(hasEnded) ? rest + CHECK_INTERVAL_MS : CHECK_INTERVAL_MS).unref()
     if (app.drain.since) {
       // Aborted requests are sent again later, so the server can stop now.
       for (const { controller } of this.#running.values()) controller.abort()
@@ -238,7 +282,7 @@ export class Batches {
 
   #begin(batch: BatchRecord): void {
     const controller = new AbortController()
-    const done = this.#work(batch, controller.signal)
+    const done = this.#workAlone(batch, controller)
       .catch(error => {
         if (!controller.signal.aborted) this.#pause(batch, error)
       })
@@ -252,6 +296,26 @@ export class Batches {
   #pause(batch: BatchRecord, error: unknown): void {
     this.#pausedUntil.set(batch.id, performance.now() + RETRY_INTERVAL_MS)
     this.#deps.log.error(`The batch ${batch.id} failed and will be retried in a minute: ${errorMessage(error)}`)
+  }
+
+  /** Runs a batch, unless another server does. */
+  async #workAlone(batch: BatchRecord, controller: AbortController): Promise<void> {
+    const { signal } = controller
+    if (!this.#deps.isShared) return await this.#work(batch, signal)
+    const path = join(this.#deps.folder, `${batch.id}.json`)
+    const work = async () => {
+      Object.assign(batch, (await readJsonFile(path, BatchRecordSchema))?.value)
+      if (!hasEnded(batch)) await this.#work(batch, signal)
+    }
+    await withShortLock(path, work, {
+      stale: LOCK_STALE_MS,
+      maxWait: 0,
+      signal,
+      onLost: () => controller.abort()
+    }).catch(error => {
+      if (!isSystemError(error, 'ELOCKED')) throw error
+      this.#pausedUntil.set(batch.id, performance.now() + SHARED_INTERVAL_MS)
+    })
   }
 
   /** Runs a batch to its end. @throws an error that interrupts it, after which the batch is started again */

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { Bytes, Count } from '../../../core/config/core-schema.ts'
+import { Bytes, Count, Path } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
@@ -12,6 +12,13 @@ import { type FileLimits, UserFiles } from './user-files.ts'
 const DAY = 24 * 3_600_000
 
 const Section = Type.Object({
+  folder: Path({
+    default: '',
+    restart: true,
+    needsTrust: true,
+    description:
+      'Folder of files and batches, which several servers with the same keys may share; empty is in the data directory'
+  }),
   file_size: Bytes({ default: '200MiB', description: 'Maximum size of a file' }),
   files: Count(1000, 1, { description: 'Maximum number of files per owner, including results …' }),
   bytes: Bytes({ default: '4GiB', description: '… and their maximum total size' }),
@@ -38,17 +45,19 @@ export default definePlugin({
   async setup(context, options) {
     const { config, log, paths } = context
     let limits = readLimits(options)
-    const folder = join(paths.home, 'batches')
+    const isShared = options.folder !== ''
+    const folder = isShared ? options.folder : join(paths.home, 'batches')
     const files = new UserFiles(join(folder, 'files'), () => limits, log)
     const batches = new Batches({
       folder,
+      isShared,
       files,
       access: context.service('access'),
       limits: () => ({ ...limits, depth: config.limits.body_depth }),
       log
     })
     await batches.load()
-    await files.load(id => batches.needs(id))
+    await files.load(id => batches.needs(id), isShared)
     let server: FastifyInstance | undefined
     return {
       services: { userFiles: files },

@@ -74,6 +74,7 @@ const batchId = Type.Object({ id: Text('Id of the batch') })
 export async function batchRoutes(app: FastifyInstance, files: UserFiles, batches: Batches, stall: () => number) {
   const route = openaiRouter(app, TAG)
   sendErrors(app, openaiErrorBody)
+  app.addHook('preHandler', async () => await batches.refresh())
   await app.register(async scope => uploadRoute(scope, files, stall))
 
   route('GET /files', 'listUserFiles', 'List your files', {

@@ -1,14 +1,14 @@
 import { randomBytes } from 'node:crypto'
-import { mkdir, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdir, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import { CorralError, errorMessage } from '../../../core/errors.ts'
+import { CorralError, errorMessage, whenMissing } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { diskRefusal, requireSpace } from '../../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
-import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+import { readJsonFile, readJsonFileSync, writeJsonFile } from '../../../core/system/json-file.ts'
 import { plural } from '../../../core/system/plural.ts'
 
 /** Purposes of files that clients send: requests of a batch, or documents in messages. */
@@ -35,6 +35,8 @@ export interface FileLimits {
   keep: number
 }
 
+/** Age of a file that no server can be receiving any more. */
+const MAX_UPLOAD_MS = 24 * 3_600_000
 const MAX_UPLOADS_PER_OWNER = 4
 const ID = /^file-[0-9a-f]{32}$/
 
@@ -62,18 +64,33 @@ export class UserFiles {
   }
 
   /** Loads stored files, and deletes contents without a record that no open batch will create (`isExpected`). */
-  async load(isExpected: (id: string) => boolean): Promise<void> {
+  async load(isExpected: (id: string) => boolean, isShared = false): Promise<void> {
+    const names = await this.refresh()
+    // Other servers may be receiving files now.
+    const before = isShared ? Date.now() - MAX_UPLOAD_MS : Number.POSITIVE_INFINITY
+    for (const name of names.filter(each => /\.(jsonl|part)$/.test(each))) {
+      const id = basename(name, '.jsonl')
+      const path = join(this.#folder, name)
+      if (this.#files.has(id) || isExpected(id)) continue
+      const { mtimeMs = Number.POSITIVE_INFINITY } = (await stat(path).catch(whenMissing)) ?? {}
+      if (mtimeMs < before) await rm(path, { force: true })
+    }
+  }
+
+  /** Reads the records that have been added or removed, also by other servers. @returns the names in the folder */
+  async refresh(): Promise<string[]> {
+    const known = [...this.#files.keys()]
     const names = await namesIn(this.#folder)
-    for (const name of names.filter(each => each.endsWith('.json'))) {
+    const there = new Set(names)
+    for (const id of known) if (!there.has(`${id}.json`)) this.#files.delete(id)
+    for (const name of names) {
+      if (!name.endsWith('.json') || this.#files.has(basename(name, '.json'))) continue
       const path = join(this.#folder, name)
       const { value, fault } = (await readJsonFile(path, FileRecordSchema)) ?? { fault: 'the file is gone' }
       if (value && ID.test(value.id)) this.#files.set(value.id, value)
       else this.#log.warn(`${path} cannot be used: ${fault ?? 'it has no valid id'}`)
     }
-    for (const name of names.filter(each => /\.(jsonl|part)$/.test(each))) {
-      const id = basename(name, '.jsonl')
-      if (!this.#files.has(id) && !isExpected(id)) await rm(join(this.#folder, name), { force: true })
-    }
+    return names
   }
 
   list(owner: string): FileRecord[] {
@@ -82,7 +99,10 @@ export class UserFiles {
 
   /** Returns undefined for files that do not exist, and for files of other owners. */
   find(owner: string, id: string): (FileRecord & { path: string }) | undefined {
-    const file = this.#files.get(id)
+    // Another server may have received it a moment ago.
+    const read = () =>
+      ID.test(id) ? readJsonFileSync(join(this.#folder, `${id}.json`), FileRecordSchema)?.value : undefined
+    const file = this.#files.get(id) ?? read()
     return file?.owner === owner ? { ...file, path: this.pathOf(id) } : undefined
   }
 

@@ -1,8 +1,23 @@
-import { CorralError } from '../../../../core/errors.ts'
+import { createHash } from 'node:crypto'
+import { existsSync, mkdirSync, rmSync } from 'node:fs'
+import { rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { FastifyBaseLogger } from 'fastify'
+import { Type } from 'typebox'
+import writeFileAtomic from 'write-file-atomic'
+import { CorralError, errorMessage, whenMissing } from '../../../../core/errors.ts'
 import { pageAfter } from '../../../../core/http/list-page.ts'
+import { namesIn } from '../../../../core/system/folder-names.ts'
+import { readJsonFileSync } from '../../../../core/system/json-file.ts'
 import { engineMessages, readInput } from './response-request.ts'
 import type { ResponseObject } from './response-writer.ts'
 import type { Item, ItemsQuery } from './schemas.ts'
+
+const ID = /^resp_[\w-]{1,100}$/
+const StoredSchema = Type.Object({
+  response: Type.Object({ id: Type.String(), output: Type.Array(Type.Object({})) }),
+  input: Type.Array(Type.Object({}))
+})
 
 interface StoredResponse {
   response: ResponseObject
@@ -15,17 +30,22 @@ const REFERENCE_BYTES = 16
 const jsonBytes = (value: unknown) => Buffer.byteLength(JSON.stringify(value))
 
 /**
- * Stores responses in memory. Each is visible only to its owner (`Caller.owner`). If memory runs out, the owner with
+ * Stores responses in memory, and in a folder if there is one. Each is visible only to its owner (`Caller.owner`). If memory runs out, the owner with
  * the largest share loses the oldest response, so no one can evict the responses of others.
  */
 export class StoredResponses {
   readonly #owners = new Map<string, OwnResponses>()
   readonly #maxBytes: number
   readonly #maxPerOwner: number
+  /** Empty if they are only in memory. */
+  readonly #folder: string
+  readonly #log: Pick<FastifyBaseLogger, 'warn'> | undefined
 
-  constructor(maxBytes: number, maxPerOwner: number) {
+  constructor(maxBytes: number, maxPerOwner: number, folder = '', log?: Pick<FastifyBaseLogger, 'warn'>) {
     this.#maxBytes = maxBytes
     this.#maxPerOwner = maxPerOwner
+    this.#folder = folder
+    this.#log = log
   }
 
   get bytes(): number {
@@ -34,6 +54,51 @@ export class StoredResponses {
 
   /** Stores a response, unless it is larger than the limit on its own. */
   add(owner: string, stored: StoredResponse): void {
+    if (this.#folder !== '' && this.#maxPerOwner > 0) this.#write(owner, stored)
+    this.#keep(owner, stored)
+  }
+
+  #pathOf(owner: string, id = ''): string {
+    const folder = join(this.#folder, createHash('sha256').update(owner).digest('hex').slice(0, 32))
+    return id === '' ? folder : join(folder, `${id}.json`)
+  }
+
+  #write(owner: string, stored: StoredResponse): void {
+    const text = JSON.stringify(stored)
+    if (Buffer.byteLength(text) > this.#maxBytes) return
+    const folder = this.#pathOf(owner)
+    // Before the client knows the id: it may use it at another server next.
+    try {
+      mkdirSync(folder, { recursive: true, mode: 0o700 })
+      writeFileAtomic.sync(this.#pathOf(owner, stored.response.id), text, { mode: 0o600, fsync: false })
+    } catch (error) {
+      this.#log?.warn(`A response is stored only in memory: ${errorMessage(error)}`)
+    }
+    void this.#sweep(folder).catch(error => this.#log?.warn(`Old responses cannot be removed: ${errorMessage(error)}`))
+  }
+
+  /** Removes the oldest responses of an owner beyond the limits. */
+  async #sweep(folder: string): Promise<void> {
+    const names = await namesIn(folder)
+    const files = await Promise.all(
+      names.map(async name => ({ path: join(folder, name), ...(await stat(join(folder, name)).catch(whenMissing)) }))
+    )
+    let bytes = 0
+    for (const [at, { path, size = 0 }] of files.sort((a, b) => (b.mtimeMs ?? 0) - (a.mtimeMs ?? 0)).entries()) {
+      bytes += size
+      if (at >= this.#maxPerOwner || bytes > this.#maxBytes) await rm(path, { force: true })
+    }
+  }
+
+  /** Reads a response that another server has stored, or this one before it was started. */
+  #read(owner: string, id: string): StoredResponse | undefined {
+    if (this.#folder === '' || !ID.test(id)) return undefined
+    const found = readJsonFileSync(this.#pathOf(owner, id), StoredSchema)
+    if (found?.fault) this.#log?.warn(`${this.#pathOf(owner, id)} cannot be used: ${found.fault}`)
+    return found?.value as StoredResponse | undefined
+  }
+
+  #keep(owner: string, stored: StoredResponse): void {
     const own = this.#owners.get(owner) ?? new OwnResponses()
     this.#owners.set(owner, own)
     if (own.add(stored) > this.#maxBytes) own.drop(stored.response.id)
@@ -50,14 +115,21 @@ export class StoredResponses {
 
   /** @throws CorralError `response_not_found` */
   get(owner: string, id: string, param = 'response_id'): StoredResponse {
-    const entry = this.#owners.get(owner)?.get(id)
-    if (entry) return entry
-    throw notFound(param)
+    const isShared = this.#folder !== ''
+    const known = this.#owners.get(owner)?.get(id)
+    // Another server may have deleted it.
+    if (known && !(isShared && !existsSync(this.#pathOf(owner, id)))) return known
+    const stored = this.#read(owner, id)
+    if (!stored) throw notFound(param)
+    this.#keep(owner, stored)
+    return stored
   }
 
   /** @throws CorralError `response_not_found` */
   delete(owner: string, id: string): void {
-    if (!this.#owners.get(owner)?.drop(id)) throw notFound('response_id')
+    const isStored = this.#read(owner, id) !== undefined
+    if (isStored) rmSync(this.#pathOf(owner, id), { force: true })
+    if (!this.#owners.get(owner)?.drop(id) && !isStored) throw notFound('response_id')
     this.#forgetEmpty()
   }
 
