@@ -92,7 +92,7 @@ export function conversationRoutes(
     })
 
     route('GET /api/shared/:id', 'getSharedConversation', 'Read a conversation that somebody shares', {
-      params: Type.Object({ id: Type.String({ pattern: '^[0-9a-f]{32}$', title: 'the id of a shared copy' }) }),
+      params: Type.Object({ id: Type.String({ pattern: ID_PATTERN, description: 'Of the shared copy' }) }),
       response: { 200: json('It', Type.Object({ ...about, document: Type.Unknown() })) },
       errors: ['conversations_off', 'conversation_not_found', 'invalid_request'],
       handler: async ({ params }, reply) => send(reply, await store.getShared(params.id, hasOwner))
