@@ -148,6 +148,21 @@ test('an admin reads the log, the load of the last hour and the use of keys', {}
   t.strictSame(await accessibilityFaults(page), [])
 })
 
+t.test('the machines of a cluster show their models and replicas', async t => {
+  const node = await startCorral(t)
+  const members = `members: [{ name: node-1, url: "${node.url}" }]`
+  const gateway = await startCorral(t, {
+    config: `storage:\n  demo_model: false\ncluster:\n  ${members}\n  replicas: { min: 1 }\n`
+  })
+  const gatewayTest = pageTests(t, gateway.url)
+  await gatewayTest('replicas', { path: '/#/server/machines' }, async (t, { page }) => {
+    await page.getByRole('heading', { name: 'node-1' }).waitFor()
+    const row = page.getByRole('row').filter({ hasText: DEMO })
+    await until('the replica is loaded', async () => /11node-1/.test((await row.textContent()) ?? ''))
+    t.strictSame(await accessibilityFaults(page), [])
+  })
+})
+
 test('a button installs the converter, and the failed answer is retried', { mayFail: true }, async (t, { page }) => {
   await corral.json('/api/delete', { model: DEMO }, { method: 'DELETE' })
   await importModel(corral, TINY_SAFETENSORS)

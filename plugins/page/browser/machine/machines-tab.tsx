@@ -1,13 +1,13 @@
 import { useEffect, useState } from 'preact/hooks'
-import type { MemberRecord } from '../../../../core/contracts/native-records.ts'
+import type { MemberRecord, PlanStepRecord, ReplicasRecord } from '../../../../core/contracts/native-records.ts'
 import { attempt, confirm, Dialog } from '../parts/controls.tsx'
 import { formatAgo } from '../parts/formats.ts'
 import { Actions, Button, Field, type FieldText, Form, Select } from '../parts/forms.tsx'
-import { Card, Fault, joinFacts } from '../parts/layout.tsx'
+import { Card, Fault, joinFacts, Table } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
 import { may, me } from '../state/me.ts'
-import { fill, plural, texts } from '../texts/texts.ts'
+import { fill, labelFor, plural, texts } from '../texts/texts.ts'
 
 interface LinkedMachine {
   name: string
@@ -26,13 +26,20 @@ interface LinkReply {
   machines: LinkedMachine[]
 }
 
+interface ClusterReply {
+  members: MemberRecord[]
+  replicas: ReplicasRecord[]
+  plan: PlanStepRecord[]
+  rollout?: { kind: string; target: string; state: string; note?: string; failure?: string }
+}
+
 const REFRESH_MS = 3000
 
 /** The other computers that answer for this one: what they have, and what they do. */
 export function MachinesTab() {
   const t = texts.value
   const { reply, fault, again } = useReply<LinkReply>('api/link')
-  const nodes = useReply<{ members: MemberRecord[] }>('api/cluster')
+  const nodes = useReply<ClusterReply>('api/cluster')
   const [isLinking, setLinking] = useState(false)
   const refresh = () => {
     again()
@@ -101,6 +108,7 @@ export function MachinesTab() {
             </Card>
           ))}
       </ul>
+      {nodes.reply && <ClusterFacts cluster={nodes.reply} />}
       {isLinking && (
         <Dialog title={t.linkMachine} onClose={() => setLinking(false)} class="dialog-small">
           <LinkDialog
@@ -110,6 +118,41 @@ export function MachinesTab() {
             }}
           />
         </Dialog>
+      )}
+    </>
+  )
+}
+
+/** Which models the nodes should have, and what is being done about it. */
+function ClusterFacts({ cluster: { replicas, plan, rollout } }: { cluster: ClusterReply }) {
+  const t = texts.value
+  const steps = replicas.map(({ model, mode }) =>
+    plan.flatMap(step =>
+      step.model === model && step.mode === mode ? `${labelFor(t.planActions, step.action)}: ${step.member}` : []
+    )
+  )
+  return (
+    <>
+      {rollout && (
+        <p class={rollout.failure ? 'is-error' : 'quiet'}>
+          {fill(t.rollout, { target: rollout.target, state: labelFor(t.rolloutStates, rollout.state) })}{' '}
+          {rollout.failure ?? rollout.note}
+        </p>
+      )}
+      {replicas.length > 0 && (
+        <>
+          <h2 class="section-title">{t.replicas}</h2>
+          <Table
+            head={[t.model, t.wantedReplicas, t.loadedReplicas, t.machines, t.reason]}
+            rows={replicas.map(({ model, wanted, loaded, members, reason }, index) => [
+              model,
+              wanted,
+              loaded,
+              members?.join(', '),
+              [reason, ...steps[index]!].join('; ')
+            ])}
+          />
+        </>
       )}
     </>
   )
@@ -126,7 +169,8 @@ function NodeFacts({ node }: { node: MemberRecord | undefined }) {
       {joinFacts([
         plural(t.nodeModels, models.length),
         loaded.length > 0 && fill(t.nodeLoaded, { models: loaded.join(', ') }),
-        running + queued > 0 && plural(t.nodeRequests, running + queued)
+        running + queued > 0 && plural(t.nodeRequests, running + queued),
+        node.rollout
       ])}
     </p>
   )
