@@ -340,9 +340,11 @@ function printRay(status: RayStatus, front: Front | undefined): void {
   printText(`\n${formatTable(titles, rows)}`)
 }
 
+const NO_MEMBERS = 'This server has no members. Add some in config.yaml (cluster.members).'
+
 function printMembers({ members }: Front): void {
   if (members.length === 0) {
-    printNote('This server has no members. Add some in config.yaml (cluster.members).')
+    printNote(NO_MEMBERS)
     return
   }
   const rows = members.map(({ name, url, state, version = '', loaded, slots, running, queued }) => [
@@ -369,6 +371,7 @@ export async function clusterPlan(context: CommandContext, { json }: Options): P
   const front = await ask<Front>(context, 'GET', '/api/cluster', undefined, { whenNone: 'fail' })
   const { members, replicas, plan, wanted } = front
   if (json) return printJson({ wanted, replicas, plan })
+  if (members.length === 0) return printNote(NO_MEMBERS)
   const up = members.filter(({ state }) => state === 'up').length
   printPairs([['Members', `${up} up${wanted === undefined ? '' : `, ${wanted} wanted`}`]])
   if (replicas.length > 0) printReplicas(front)

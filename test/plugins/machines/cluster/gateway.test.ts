@@ -27,8 +27,15 @@ t.test('the command line shows the members of a server without Ray', async t => 
   const shown = await corral(['cluster', 'status'], { home: gateway.home })
   t.equal(shown.code, 0, shown.stderr)
   for (const { name, url } of members) t.match(shown.stdout, new RegExp(`^${name} +${url} +up `, 'm'))
-  const none = await corral(['cluster', 'status'], { home: nodes[0]!.home })
-  t.match(none, { code: 0, stderr: /no members.*cluster\.members/ })
+  await gateway.json('/api/load', { model: DEMO })
+  await until('the model is in the plan', async () => {
+    const { stdout } = await corral(['cluster', 'plan'], { home: gateway.home })
+    return /Members .* up/.test(stdout) && stdout.includes(DEMO) && stdout
+  })
+  for (const command of ['status', 'plan']) {
+    const none = await corral(['cluster', command], { home: nodes[0]!.home })
+    t.match(none, { code: 0, stderr: /no members.*cluster\.members/ }, command)
+  }
 })
 
 t.test('every API answers as a member does', async t => {
