@@ -125,3 +125,11 @@ t.test('trial settings apply until the connection closes', async t => {
   next.close()
   await until('the model is restored', () => isBefore(server))
 })
+
+t.test('a trial loads a model that was not loaded, and unloads it afterwards', async t => {
+  await server.json('/api/stop', { model: DEMO })
+  const { event, close } = await trial(server, { session: 'c', settings: { options: { num_ctx: 256 } } })
+  t.match(event, { status: 'ready', context_length: 256 })
+  close()
+  await until('it is unloaded', async () => (await loaded(server)) === undefined)
+})

@@ -148,8 +148,10 @@ export function createOwnLoads(core: SchedulerCore, lease: Scheduler['lease']) {
         own.settings = undefined
         throw error
       }
-      const phase = getPhase(record)
-      const [running] = runningModel(record, state.engines.get(record.key))
+      // A load makes a new record if the model was not loaded before.
+      const now = core.getRecord(variant, mode)
+      const phase = getPhase(now)
+      const [running] = runningModel(now, state.engines.get(now.key))
       // Another model took its memory in the same moment.
       if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
       return { ...running, mode, loadTime: phase && 'loadTime' in phase ? phase.loadTime : 0 }
