@@ -20,7 +20,7 @@ import {
   type ReplicaBounds,
   type ReplicaLoad,
   type ReplicaState
-} from '../../../../../plugins/machines/cluster/replica-keeper.ts'
+} from '../../../../../plugins/machines/cluster/placement/replica-count.ts'
 import { randomBelow } from '../../../../support/random.ts'
 import { trialCount } from '../../../../support/trial-count.ts'
 import { Dice } from '../../../running/scheduler/simulated-world.ts'

@@ -11,7 +11,7 @@ import {
   decideReplicas,
   type ReplicaBounds,
   type ReplicaState
-} from '../../../../../plugins/machines/cluster/replica-keeper.ts'
+} from '../../../../../plugins/machines/cluster/placement/replica-count.ts'
 import { Agenda, Dice } from '../../../running/scheduler/simulated-world.ts'
 
 const SECOND = 1000
