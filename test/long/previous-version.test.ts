@@ -91,7 +91,7 @@ t.test('nodes of the previous version are updated while clients stream', options
   t.comment(`${load.total()} answers`)
 })
 
-t.test('a gateway of the previous version uses nodes of this one, beside one of its own', options, async t => {
+t.test('a gateway of the previous version uses nodes of both versions', options, async t => {
   const program = build(commit!)
   const nodes = await Promise.all([startCorral(t, { env }), startCorral(t, { env, program })])
   const gateway = await startReadyGateway(t, asNodes(nodes), { program })

@@ -114,7 +114,7 @@ export async function* readLines(body: AsyncIterable<Buffer>): AsyncGenerator<st
   split.end()
 }
 
-/** Passes the lines of an answer on as they arrive, those that arrive together as one list. @throws as `readLines` */
+/** Passes on the lines of an answer as they arrive. Lines that arrive together form one list. @throws as `readLines` */
 export async function passLines({ body }: NodeAnswer, take: (lines: string[]) => Promise<void> | undefined) {
   const split = lineSplitter()
   await body.consume(chunk => {

@@ -192,7 +192,7 @@ export function chooseNode(wanted: Wanted, cluster: ClusterView, prefixes: Prefi
 }
 
 /**
- * Chooses where a model is loaded next, as in 3 and 4 of `chooseNode`.
+ * Chooses the node that loads a model next, by rules 3 and 4 of `chooseNode`.
  * @param common how many characters of the prompt a node has stored. Decides between nodes with equal evictions
  */
 export function chooseLoad(

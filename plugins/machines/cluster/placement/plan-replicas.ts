@@ -18,11 +18,11 @@ export interface PlannedModel {
   min: number
   /** Nodes that are asked to load it and may not have reported that yet. */
   loads: ReadonlySet<string>
-  /** Nodes where a load has failed a short time ago. */
+  /** Nodes whose last load failed recently. */
   avoid: ReadonlySet<string>
-  /** Nodes where it may be unloaded if fewer are enough. */
+  /** Nodes that may unload it if fewer replicas are enough. */
   spare: ReadonlySet<string>
-  /** Nodes where no client uses it, so that it may be moved. */
+  /** Nodes whose replica is unused, so it may be moved. */
   quiet: ReadonlySet<string>
   /** Its measured memory, if it is no longer loaded anywhere. */
   size?: number | undefined
@@ -87,16 +87,16 @@ interface Item {
  * Plans which nodes have which models in memory, and the steps to get there. It depends only on its input, and ties are
  * decided by hashes of names, so gateways with the same view make the same plan.
  *
- * - Replicas stay where they are. A new one goes where there is room: to another zone than the others, where its files
- *   are, where most memory is free.
+ * - Replicas stay on their nodes. A new one goes to a node with room, by these preferences: another zone than the
+ *   others, a node that has its files, the node with the most free memory.
  * - Minimums come first, then first replicas before further ones, and large models before small ones.
  * - If one has no place, the node is cleared for it from which the fewest replicas have to move. Only replicas that no
  *   client uses are moved, or unloaded if they are not needed. A replica that is needed is never given up for another, and
  *   goes only when another one has replaced it.
  *
- * Placing new replicas, and those of a node that is cleared, is a branch and bound search: the best of all places if no
- * more than `MAX_TRIES` have to be compared, otherwise at least as good as placing one after the other. No chain of moves
- * over several nodes is searched for.
+ * A branch and bound search places new replicas and the replicas of a node that is cleared. It finds the best places if it
+ * need not compare more than `MAX_TRIES`, otherwise places at least as good as placing one replica after the other. It
+ * does not search for chains of moves over several nodes.
  */
 export function planReplicas(models: readonly PlannedModel[], cluster: ClusterView): Plan {
   const members = cluster.members().sort((a, b) => cluster.hashOf(a.name) - cluster.hashOf(b.name))
@@ -226,7 +226,7 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
     return movable
   }
 
-  /** Places a replica where the fewest others have to move. @returns whether there is such a node */
+  /** Places a replica on the node from which the fewest others must move. @returns whether there is such a node */
   function makeRoom(item: Item): boolean {
     const ways = [...findMovable()]
       .map(([name, others]) => {
@@ -345,8 +345,8 @@ function getFacts(model: PlannedModel, cluster: ClusterView): Facts {
 }
 
 /**
- * Returns how many empty nodes with this budget the replicas fill. Replicas bound to certain nodes, and those for which
- * a failed node is tried again, need no new one.
+ * Returns how many empty nodes with this budget the replicas fill. A replica needs no new node if it is bound to certain
+ * nodes, or if a node whose load failed is tried again.
  */
 function countLacking(missing: readonly Item[], budget: number, cluster: ClusterView): number {
   const nodes: { free: number; models: Set<string> }[] = []

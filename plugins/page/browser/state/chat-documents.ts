@@ -28,8 +28,8 @@ import { searchModel } from './preferences.ts'
 import { digest, models } from './server-state.ts'
 
 /*
- * The documents of a chat: the texts attached to its messages, and those of its project. A question gets the whole texts if they fit into the
- * context, and otherwise the passages that fit the question best.
+ * The documents of a chat are the texts attached to its messages and to its project. A question gets the whole texts if
+ * they fit into the context, otherwise the passages that match the question best.
  */
 
 /** Passages of all documents of a chat. A book has about 1000. */
