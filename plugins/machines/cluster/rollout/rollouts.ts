@@ -390,7 +390,7 @@ export class Rollouts {
     if (refusal?.status !== 'rejected' || rollout.state !== 'running') return
     rollout.state = 'paused'
     rollout.paused = errorMessage(refusal.reason)
-    await this.#save().catch(() => {})
+    await this.#save().catch(error => this.#options.log.warn(error, 'The pause of the rollout was not stored'))
   }
 }
 
