@@ -56,7 +56,7 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
 
   const path = join(home, 'keys.json')
   t.equal(statSync(path).mode & 0o777, 0o600)
-  t.notOk(readFileSync(path, 'utf8').includes(alice.split('_')[2]!), 'only a hash is stored')
+  t.notOk(readFileSync(path, 'utf8').includes(alice.slice(-43)), 'only a hash is stored')
   t.match(await command(['key', 'create', 'ALICE'], { home }), { code: 1, stdout: '', stderr: /"ALICE" already/ })
   for (const wrong of [
     ['--role', 'root'],

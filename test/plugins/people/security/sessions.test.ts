@@ -53,7 +53,7 @@ t.test('a link starts one admin session, once', async t => {
   t.notOk('key' in who.body)
   const listed = await corral.json('/api/sessions', undefined, bearer(key, { 'user-agent': 'a page' }))
   t.match(listed.body.sessions, [{ id: who.body.session.id, address: '127.0.0.1' }])
-  t.notOk(JSON.stringify(listed.body).includes(key.split('_')[3]!), 'no credential')
+  t.notOk(JSON.stringify(listed.body).includes(key.slice(-43)), 'no credential')
 
   t.comment('an admin, but not through the private socket')
   const path = '/etc/hostname'
@@ -212,7 +212,7 @@ t.test('a browser stays signed in with its cookie, also after a restart', async 
   const file = join(corral.home, 'sessions.json')
   t.equal(statSync(file).mode & 0o777, 0o600)
   const text = readFileSync(file, 'utf8')
-  for (const secret of [body.key.split('_')[3]!, sent!.split('=')[1]!]) t.notOk(text.includes(secret), 'no secrets')
+  for (const secret of [body.key.slice(-43), sent!.split('=')[1]!]) t.notOk(text.includes(secret), 'no secrets')
 
   t.comment('listed and ended by its owner or an admin')
   const bob = await newKey(corral, 'bob')
