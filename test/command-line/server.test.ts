@@ -5,6 +5,7 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_ANSWER, DEMO, llamaServersBelow, runtimesConfig, startCorral, until } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 import { checkCommands, commandEnvironment, corral, MAIN, newHome } from './command.ts'
 import { localModel } from './records.ts'
 import { type Answer, event, refuse, scriptedServer } from './scripted-server.ts'
@@ -52,7 +53,7 @@ t.test('commands find a running server and use its API key', async t => {
   t.equal(await server.end('SIGINT'), 0, 'Ctrl-C stops a server properly')
 })
 
-t.test('serve stops cleanly at a signal during the start', async t => {
+t.test('serve stops cleanly at a signal during the start', thorough, async t => {
   const home = newHome(t)
   writeFileSync(join(home, 'config.yaml'), 'prot: 1\nnew_plugin: { speed: 3 }\n')
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0'], {
@@ -94,7 +95,7 @@ t.test('run starts its own server and stops it', async t => {
   t.same(llamaServersBelow(process.pid), [], 'no engine remains')
 })
 
-t.test('a request refused during shutdown goes to the next server, unless a server was named', async t => {
+t.test('a request refused during shutdown goes to the next server, unless a server was named', thorough, async t => {
   const refusedFirst =
     (times: number, body: object): Answer =>
     (reply, _, count) =>
@@ -134,7 +135,7 @@ t.test('a request refused during shutdown goes to the next server, unless a serv
   t.match(await corral(['ps', ...flags], { home }), { code: 1, stderr: /^error: corral is shutting down/ })
 })
 
-t.test('after a dropped connection only reads go to the next server', async t => {
+t.test('after a dropped connection only reads go to the next server', thorough, async t => {
   const home = newHome(t)
   const dropFirst: Answer = (reply, _, count) => {
     if (count === 1) reply.socket!.resetAndDestroy()

@@ -177,7 +177,7 @@ t.test('the default model answers only requests that name no model', async t => 
   t.equal((await corral.send('/v1/chat/completions', { messages, model: '' })).status, 400, 'a name is required')
 })
 
-t.test('outside plugins take, refuse or fail on new options', async t => {
+t.test('outside plugins take, refuse or fail on new options', thorough, async t => {
   const taken: unknown[] = []
   let says = (_size: number): void => undefined
   const plugin = (name: string, offer: object): PluginDefinition =>
@@ -236,7 +236,7 @@ t.test('outside plugins take, refuse or fail on new options', async t => {
   t.match(stuck, { status: 500, body: { error: /except those of wary: restart the server/ } })
 })
 
-t.test('a watched file is read again after any kind of write', async t => {
+t.test('a watched file is read again after any kind of write', thorough, async t => {
   const head = 'watch_config: true\n'
   const corral = await startCorral(t, { config: head })
   const path = join(corral.home, 'config.yaml')

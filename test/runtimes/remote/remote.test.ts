@@ -95,28 +95,32 @@ t.test('a model of a remote server answers through all APIs', async t => {
   t.notMatch(corral.log(), /secret-1/)
 })
 
-t.test('a server that is down, answers HTML or fails is replaced by another, and used again later', async t => {
-  const faults: [string, RequestListener][] = [
-    ['HTML', html],
-    ['status 500', fails(500, { error: { message: 'no' } })],
-    ['an answer that ends before it began', (_, response) => void response.destroy()],
-    ['a wrong key', fails(401, { error: { message: 'secret' } })],
-    ['too many requests', fails(429, {})]
-  ]
-  for (const [what, listener] of faults) {
-    const bad = await serverOf(t, listener)
+t.test(
+  'a server that is down, answers HTML or fails is replaced by another, and used again later',
+  thorough,
+  async t => {
+    const faults: [string, RequestListener][] = [
+      ['HTML', html],
+      ['status 500', fails(500, { error: { message: 'no' } })],
+      ['an answer that ends before it began', (_, response) => void response.destroy()],
+      ['a wrong key', fails(401, { error: { message: 'secret' } })],
+      ['too many requests', fails(429, {})]
+    ]
+    for (const [what, listener] of faults) {
+      const bad = await serverOf(t, listener)
+      const good = await serverOf(t, answers)
+      const corral = await corralOf(t, [{ url: bad.url }, { url: good.url }])
+      const reply = await corral.json('/v1/chat/completions', { model, messages })
+      t.match(reply, { status: 200, body: { choices: [{ message: { content: 'Hello back.' } }] } }, what)
+      t.ok(bad.asked.length >= 1 && good.asked.length === 1, what)
+    }
+    const dead = await serverOf(t, answers)
+    dead.stop()
     const good = await serverOf(t, answers)
-    const corral = await corralOf(t, [{ url: bad.url }, { url: good.url }])
-    const reply = await corral.json('/v1/chat/completions', { model, messages })
-    t.match(reply, { status: 200, body: { choices: [{ message: { content: 'Hello back.' } }] } }, what)
-    t.ok(bad.asked.length >= 1 && good.asked.length === 1, what)
+    const corral = await corralOf(t, [{ url: dead.url }, { url: good.url }])
+    t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
   }
-  const dead = await serverOf(t, answers)
-  dead.stop()
-  const good = await serverOf(t, answers)
-  const corral = await corralOf(t, [{ url: dead.url }, { url: good.url }])
-  t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
-})
+)
 
 t.test('each API reports the failures of the only server in its own format', async t => {
   const table: [string, RequestListener, number, RegExp][] = [
@@ -138,41 +142,45 @@ t.test('each API reports the failures of the only server in its own format', asy
   }
 })
 
-t.test('a server that cannot be reached is reported as such by each API, in time for a later try', async t => {
-  const dead = await serverOf(t, answers)
-  dead.stop()
-  const overloaded = await serverOf(t, (_, response) => {
-    response.setHeader('retry-after', '17')
-    json(response, 503, {})
-  })
-  const broken = await serverOf(t, (_, response) => void response.destroy())
-  const requests = Object.entries({
-    '/api/chat': { messages },
-    '/ollama/api/generate': { prompt: 'hello' },
-    '/v1/chat/completions': { messages },
-    '/v1/completions': { prompt: 'hello' },
-    '/v1/responses': { input: 'hello' },
-    '/v1/embeddings': { input: 'hello' },
-    '/v1/messages': { messages, max_tokens: 9 },
-    '/completion': { prompt: 'hello' }
-  })
-  for (const [{ url }, seconds] of [
-    [dead, '5'],
-    [overloaded, '17'],
-    [broken, '5']
-  ] as const) {
-    const corral = await corralOf(t, [{ url }], { capabilities: ['completion', 'embedding'] })
-    for (const [path, body] of requests) {
-      for (const stream of path === '/v1/embeddings' ? [false] : [false, true]) {
-        const sent = JSON.stringify({ model, stream, ...body })
-        const response = await fetch(corral.url + path, { method: 'POST', body: sent })
-        t.match(await response.text(), /engine_unreachable/, path)
-        t.same([response.status, response.headers.get('retry-after')], [503, seconds], path)
-        t.notOk(response.headers.has('x-should-retry'))
+t.test(
+  'a server that cannot be reached is reported as such by each API, in time for a later try',
+  thorough,
+  async t => {
+    const dead = await serverOf(t, answers)
+    dead.stop()
+    const overloaded = await serverOf(t, (_, response) => {
+      response.setHeader('retry-after', '17')
+      json(response, 503, {})
+    })
+    const broken = await serverOf(t, (_, response) => void response.destroy())
+    const requests = Object.entries({
+      '/api/chat': { messages },
+      '/ollama/api/generate': { prompt: 'hello' },
+      '/v1/chat/completions': { messages },
+      '/v1/completions': { prompt: 'hello' },
+      '/v1/responses': { input: 'hello' },
+      '/v1/embeddings': { input: 'hello' },
+      '/v1/messages': { messages, max_tokens: 9 },
+      '/completion': { prompt: 'hello' }
+    })
+    for (const [{ url }, seconds] of [
+      [dead, '5'],
+      [overloaded, '17'],
+      [broken, '5']
+    ] as const) {
+      const corral = await corralOf(t, [{ url }], { capabilities: ['completion', 'embedding'] })
+      for (const [path, body] of requests) {
+        for (const stream of path === '/v1/embeddings' ? [false] : [false, true]) {
+          const sent = JSON.stringify({ model, stream, ...body })
+          const response = await fetch(corral.url + path, { method: 'POST', body: sent })
+          t.match(await response.text(), /engine_unreachable/, path)
+          t.same([response.status, response.headers.get('retry-after')], [503, seconds], path)
+          t.notOk(response.headers.has('x-should-retry'))
+        }
       }
     }
   }
-})
+)
 
 t.test('an interrupted answer ends with an error event and is not repeated', async t => {
   const cut = await serverOf(t, (_, response) => {

@@ -14,6 +14,7 @@ import { readCases } from '../../../support/cases.ts'
 import { each } from '../../../support/each.ts'
 import { randomNumbers } from '../../../support/random.ts'
 import { randomValue, sdkShapes } from '../../../support/sdk-types.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { trialCount } from '../../../support/trial-count.ts'
 
 const CASES = readCases('anthropic')
@@ -71,7 +72,7 @@ t.test("the Messages API accepts every history that the SDK's types allow", t =>
   for (const [file, names] of files) {
     const [message, reply] = sdkShapes(t.testdir(), file, names)
     const types = new Set<unknown>()
-    for (let seed = 1; seed <= trialCount(2000); seed++) {
+    for (let seed = 1; seed <= trialCount(500); seed++) {
       const random = randomNumbers(seed)
       const turn = () => {
         const isAnswer = random() < 0.3
@@ -203,7 +204,7 @@ t.test('random requests that match the schema fail only with a CorralError that 
   const TYPES = 'text image document search_result tool_use tool_result thinking redacted_thinking tool_reference'
   const types = `${TYPES} tool_addition tool_removal tool_definition base64 content custom json_schema any x`.split(' ')
   let taken = 0
-  for (let seed = 1; seed <= trialCount(5000); seed++) {
+  for (let seed = 1; seed <= trialCount(1500); seed++) {
     const random = randomNumbers(seed)
     const one = <Value>(of: readonly Value[]): Value => of[Math.floor(random() * of.length)]!
     const value = (depth: number): unknown => {
@@ -329,7 +330,7 @@ function fault(events: MessageEvent[]): string | undefined {
 t.test('the stream is well-formed and complete for random answers', t => {
   const PIECES = ['a', ' ', '\n\n', 'word ', '{', '"x"', '']
   const faults: string[] = []
-  for (let seed = 1; seed <= trialCount(1000); seed++) {
+  for (let seed = 1; seed <= trialCount(300); seed++) {
     const random = randomNumbers(seed)
     const pick = () => PIECES[Math.floor(random() * PIECES.length)]!
     const said = { text: '', thinking: '' }
@@ -491,7 +492,7 @@ t.test('the Messages API remembers across restarts how far conversations were cl
   t.equal(JSON.parse(readFileSync(file, 'utf8')).length, 1)
 })
 
-t.test('the Messages API forgets the longest unused conversations above its limit', async t => {
+t.test('the Messages API forgets the longest unused conversations above its limit', thorough, async t => {
   const file = join(t.testdir(), 'cleared.json')
   const steps = new ClearedSteps(file)
   const begin = { value: 5, type: 'tool_uses' }

@@ -8,6 +8,7 @@ import { each } from '../../../support/each.ts'
 import { newFolder } from '../../../support/folder.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import { readState } from '../../../support/state-reader.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { TINY_CHAT } from '../../models/download/support.ts'
 
 const PULLED = 'test/tiny-GGUF'
@@ -136,7 +137,7 @@ t.test('the feed reports draining, and a stream resumes where it ended', async t
   await Promise.all([whole.leave(), again.leave()])
 })
 
-t.test('a stalled reader does not delay others', async t => {
+t.test('a stalled reader does not delay others', thorough, async t => {
   const { hostname, port } = new URL(corral.url)
   const stalled = connect(Number(port), hostname).pause()
   t.teardown(() => stalled.destroy())
@@ -167,7 +168,7 @@ t.test('the feed refuses unknown topics, HEAD and too many streams', async t => 
   })
 })
 
-t.test('a restarted server sends a new snapshot', async t => {
+t.test('a restarted server sends a new snapshot', thorough, async t => {
   const before = await readState(corral)
   await until('a snapshot', () => before.events.length > 0)
   await corral.end()

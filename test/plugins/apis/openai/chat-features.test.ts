@@ -3,6 +3,7 @@ import t from 'tap'
 import { ChatCompletion } from '../../../../plugins/apis/openai/schemas.ts'
 import { readCases } from '../../../support/cases.ts'
 import { failure } from '../../../support/failure.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { trialCount } from '../../../support/trial-count.ts'
 import { typeFaults } from './declared-types.ts'
 import { randomMessages } from './random-items.ts'
@@ -247,4 +248,4 @@ t.test('response_format, stop, developer messages and ignored fields work', asyn
   t.notMatch(biased.choices[0]!.message.content, 'Paris')
 })
 
-t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))
+t.test('replies have the types that the official client declares', thorough, async t => t.equal(typeFaults(), ''))

@@ -15,6 +15,7 @@ import {
 import { randomEncoder, writeRandomModel } from '../../../../scripts/random-models.ts'
 import { each } from '../../../support/each.ts'
 import { failure } from '../../../support/failure.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { typeFaults } from './declared-types.ts'
 import { conforms, MODEL, question, startRealEngine } from './real-engine.ts'
 import { variantOf } from './support.ts'
@@ -247,4 +248,4 @@ t.test('the OpenAI API tokenizes with every kind of model', async t => {
   conforms(t, ModelList, (await service.json('/models')).body)
 })
 
-t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))
+t.test('replies have the types that the official client declares', thorough, async t => t.equal(typeFaults(), ''))

@@ -229,7 +229,7 @@ t.test('cancelling a pull and deleting its model remove all its data', async t =
   await gone('paused and cancelled')
 })
 
-t.test('other requests work during a pull', async t => {
+t.test('other requests work during a pull', thorough, async t => {
   const slow = await slowModel()
   const { hub, corral, name, model } = slow
   const watched = corral.events('/api/pull', { model })

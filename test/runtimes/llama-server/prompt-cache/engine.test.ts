@@ -7,6 +7,7 @@ import { readText } from '../../../../core/system/response-body.ts'
 import type { LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
 import { randomProjector } from '../../../../scripts/random-models.ts'
 import { pngBytes } from '../../../plugins/apis/openai/media/support.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { engineSpec } from '../support.ts'
 import { longText, type Message, NEVER, promptCacheIn, type Said, say, startWith, takeTurns } from './support.ts'
 
@@ -149,7 +150,7 @@ t.test('a damaged file never reaches an engine', async t => {
   }
 })
 
-t.test('a cache survives an engine that is killed during a save', async t => {
+t.test('a cache survives an engine that is killed during a save', thorough, async t => {
   const root = t.testdir()
   const { cache, said } = promptCacheIn(root)
   const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 4096 })
@@ -164,7 +165,7 @@ t.test('a cache survives an engine that is killed during a save', async t => {
   t.notOk(said.some(message => /useless/.test(message)))
 })
 
-t.test('a conversation with an image continues in another engine, but not with another image', async t => {
+t.test('a conversation with an image continues in another engine, but not with another image', thorough, async t => {
   const root = t.testdir({ 'mmproj.gguf': randomProjector('vision') })
   const { cache, said } = promptCacheIn(join(root, 'states'))
   const see = (seed: number, ...more: object[]): EngineFields => {
@@ -191,7 +192,7 @@ t.test('a conversation with an image continues in another engine, but not with a
   t.notMatch(said.join('\n'), /not saved|useless/)
 })
 
-t.test('several choices process a long prompt once', async t => {
+t.test('several choices process a long prompt once', thorough, async t => {
   const { cache } = promptCacheIn(t.testdir())
   const options = { num_parallel: 3, num_ctx: 2048 }
   const plain = await startWith(t, undefined, options)

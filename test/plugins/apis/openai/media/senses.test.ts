@@ -5,6 +5,7 @@ import t from 'tap'
 import { openSoundEncoder, type SoundFormat } from '../../../../../plugins/apis/openai/media/sound-format.ts'
 import { fillFlacLength } from '../../../../../runtimes/remote/speech/sound-length.ts'
 import { DEMO, startCorral, until } from '../../../../support/corral.ts'
+import { thorough } from '../../../../support/thorough.ts'
 import { hugePngBytes, importModels, MODELS, pngBytes, WEBP, wavBytes, writeModels } from './support.ts'
 
 // Images and audio with projectors of random weights. The answers are meaningless: the tests check that media reach the
@@ -217,7 +218,7 @@ t.test('the OpenAI API transcribes and translates audio', async t => {
   t.match(await tooLong.json(), { error: { code: 'context_length_exceeded', n_prompt_tokens: Number, n_ctx: Number } })
 })
 
-t.test('sounds in FLAC and Opus are heard', async t => {
+t.test('sounds in FLAC and Opus are heard', thorough, async t => {
   const encoded = async (format: SoundFormat) => {
     const encoder = await openSoundEncoder(format)
     return Buffer.concat([
