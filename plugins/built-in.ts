@@ -7,6 +7,7 @@ import programs from '../runtimes/remote/programs/index.ts'
 import speech from '../runtimes/remote/speech/index.ts'
 import apiAnthropic from './apis/anthropic/index.ts'
 import apiBatches from './apis/batches/index.ts'
+import apiConversations from './apis/conversations/index.ts'
 import apiFiles from './apis/files/index.ts'
 import apiLlama from './apis/llama/index.ts'
 import apiLmstudio from './apis/lmstudio/index.ts'
@@ -72,6 +73,7 @@ export const builtInPlugins: FoundPlugin[] = [
   apiOllama,
   apiMcp,
   apiFiles,
+  apiConversations,
   tools,
   audit,
   metrics,

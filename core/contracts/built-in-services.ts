@@ -60,6 +60,8 @@ export interface UserFileFinder {
 export interface WebPage {
   readonly path: string
   sendPage(reply: FastifyReply): FastifyReply
+  /** Where its conversations are stored, and their limits per key. An empty folder is the usual one. */
+  conversations(): { place: 'browser' | 'server'; folder: string; count: number; bytes: number }
 }
 
 /** The state of a model in one mode, for models that are loaded, requested or blocked. */

@@ -497,3 +497,17 @@ export const ServerLogLineSchema = Titled('ServerLogLine', {
   details: Type.Optional(Loose({}, { description: 'Other fields of the line' }))
 })
 export type ServerLogLine = Static<typeof ServerLogLineSchema>
+
+export const ConversationSchema = Type.Object(
+  {
+    id: Type.String(),
+    title: Type.String(),
+    pinned: Type.Boolean(),
+    updated_at: Time(),
+    version: Type.Integer({ minimum: 1, description: 'Increases with each change' }),
+    size: Type.Integer({ minimum: 0, description: 'Size on disk in bytes' }),
+    of: Type.Optional(Text('For a shared copy: the conversation that it is of'))
+  },
+  { title: 'KeptConversation' }
+)
+export type ListedConversation = Static<typeof ConversationSchema>

@@ -1,12 +1,9 @@
-import { join } from 'node:path'
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { Bytes, Path } from '../../core/config/core-schema.ts'
 import { CorralError } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
-import { conversationRoutes } from './conversation-routes.ts'
-import { ConversationStore } from './conversation-store.ts'
 import { PageFiles } from './page-files.ts'
 
 const PATH_PATTERN = '^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?$'
@@ -19,7 +16,6 @@ export default definePlugin({
   api: 1,
   description: 'The web page: chat, models and server state',
   optional: true,
-  needs: ['access'],
   offers: ['web'],
   options: Type.Object(
     {
@@ -55,26 +51,26 @@ export default definePlugin({
     },
     { additionalProperties: false }
   ),
-  async setup({ paths, log, service }, options) {
+  setup(_context, options) {
     const { path } = options
     let now = options
-    const quota = () => ({ count: now.conversation_count, bytes: parseBytes(now.conversation_bytes)! })
-    const shared = options.conversations_folder
-    const folder = shared || join(paths.home, 'conversations')
-    const conversations = new ConversationStore(folder, quota, log, shared !== '')
-    const hasOwner = (owner: string) => service('access').callerOf(owner) !== undefined
+    const conversations = () => ({
+      place: now.conversations,
+      folder: options.conversations_folder,
+      count: now.conversation_count,
+      bytes: parseBytes(now.conversation_bytes)!
+    })
     // Relative paths, so that a proxy may put the page and the API below a path of its own.
     const name = path.slice(path.lastIndexOf('/') + 1)
     const depth = path.split('/').length - 2
     const files = new PageFiles(depth === 0 ? './' : '../'.repeat(depth), name ? `./${name}/page/` : './page/')
     const sendPage = (reply: FastifyReply) => files.sendPage(reply, now.conversations, now.offline)
     return {
-      services: { web: { path, sendPage } },
+      services: { web: { path, sendPage, conversations } },
       reload(next: typeof options) {
         now = next
       },
       routes: async app => {
-        await app.register(conversationRoutes(conversations, () => now.conversations === 'server', hasOwner))
         // At the root, `GET /` also belongs to programs. The native API tells them from browsers.
         if (path !== '/') app.get(path, OPEN, async (_request, reply) => sendPage(reply))
         const folder = `${path === '/' ? '' : path}/page`

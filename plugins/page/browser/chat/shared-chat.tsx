@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import { useMemo } from 'preact/hooks'
-import type { ListedConversation } from '../../conversation-store.ts'
+import type { ListedConversation } from '../../../../core/contracts/native-records.ts'
 import { attempt, CopyButton, Dialog, Note } from '../parts/controls.tsx'
 import { formatSize } from '../parts/formats.ts'
 import { Actions, Button } from '../parts/forms.tsx'

@@ -1,5 +1,5 @@
 import { effect, signal } from '@preact/signals'
-import type { ListedConversation } from '../../conversation-store.ts'
+import type { ListedConversation } from '../../../../core/contracts/native-records.ts'
 import { type ApiError, ask } from './api.ts'
 import { localTexts } from './browser-storage.ts'
 import { chats, deleteChat, mergeIn, readChat } from './chats.ts'

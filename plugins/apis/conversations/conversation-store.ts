@@ -5,14 +5,15 @@ import type { Readable } from 'node:stream'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Static, Type } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
-import { CorralError, whenMissing } from '../../core/errors.ts'
-import { formatBytes } from '../../core/system/bytes.ts'
-import { setNewest } from '../../core/system/collections.ts'
-import { fileSize, namesIn } from '../../core/system/folder-names.ts'
-import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
-import { KeyedQueue } from '../../core/system/keyed-queue.ts'
-import { plural } from '../../core/system/plural.ts'
-import { withShortLock } from '../../core/system/short-lock.ts'
+import type { ListedConversation } from '../../../core/contracts/native-records.ts'
+import { CorralError, whenMissing } from '../../../core/errors.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
+import { setNewest } from '../../../core/system/collections.ts'
+import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+import { KeyedQueue } from '../../../core/system/keyed-queue.ts'
+import { plural } from '../../../core/system/plural.ts'
+import { withShortLock } from '../../../core/system/short-lock.ts'
 import { type ConversationHead, readHead } from './conversation-file.ts'
 
 /** A conversation is rewritten as a whole. */
@@ -22,11 +23,6 @@ const MAX_TITLE_LENGTH = 500
 const MAX_WAITING_SEARCHES = 4
 /** Deleted conversations remembered for each owner, so that other browsers do not bring them back. */
 const MAX_TOMBSTONES = 5000
-
-export interface ListedConversation extends Omit<ConversationHead, 'format' | 'text'> {
-  /** Size on disk. */
-  size: number
-}
 
 export type NewConversation = Omit<ConversationHead, 'format' | 'id' | 'of' | 'version'> & { document: unknown }
 

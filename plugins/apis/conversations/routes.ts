@@ -1,24 +1,15 @@
 import { Readable } from 'node:stream'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
-import { Time } from '../../core/contracts/native-records.ts'
-import { CorralError } from '../../core/errors.ts'
-import { clientSignal } from '../../core/http/client-disconnect.ts'
-import { Given, loose } from '../../core/http/request-fields.ts'
-import { DISK_ERRORS, json, nativeRouter } from '../../core/http/response-schemas.ts'
+import { ConversationSchema } from '../../../core/contracts/native-records.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { clientSignal } from '../../../core/http/client-disconnect.ts'
+import { Given, loose } from '../../../core/http/request-fields.ts'
+import { DISK_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { ID_PATTERN } from './conversation-file.ts'
 import type { ConversationStore } from './conversation-store.ts'
 
-const about = {
-  id: Type.String(),
-  title: Type.String(),
-  pinned: Type.Boolean(),
-  updated_at: Time(),
-  version: Type.Integer({ minimum: 1, description: 'Increases with each change' }),
-  size: Type.Integer({ minimum: 0, description: 'Size on disk in bytes' }),
-  of: Type.Optional(Type.String({ description: 'For a shared copy: the conversation that it is of' }))
-}
-const ConversationSchema = Type.Object(about, { title: 'KeptConversation' })
+const WithDocument = Type.Object({ ...ConversationSchema.properties, document: Type.Unknown() })
 const params = Type.Object({
   id: Type.String({ pattern: ID_PATTERN, description: 'Chosen by the client: lower-case letters, digits, - and _' })
 })
@@ -84,7 +75,7 @@ export function conversationRoutes(
 
     route('GET /api/conversations/:id', 'getConversation', 'Read a conversation', {
       params,
-      response: { 200: json('It', Type.Object({ ...about, document: Type.Unknown() })) },
+      response: { 200: json('It', WithDocument) },
       errors: ['conversations_off', 'conversation_not_found', 'invalid_request'],
       handler: async ({ params, caller }, reply) => {
         return send(reply, await store.get(caller.owner, params.id))
@@ -93,7 +84,7 @@ export function conversationRoutes(
 
     route('GET /api/shared/:id', 'getSharedConversation', 'Read a conversation that somebody shares', {
       params: Type.Object({ id: Type.String({ pattern: ID_PATTERN, description: 'Of the shared copy' }) }),
-      response: { 200: json('It', Type.Object({ ...about, document: Type.Unknown() })) },
+      response: { 200: json('It', WithDocument) },
       errors: ['conversations_off', 'conversation_not_found', 'invalid_request'],
       handler: async ({ params }, reply) => send(reply, await store.getShared(params.id, hasOwner))
     })

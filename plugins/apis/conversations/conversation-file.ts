@@ -1,7 +1,7 @@
 import type { FileHandle } from 'node:fs/promises'
 import { StringDecoder } from 'node:string_decoder'
 import { type Static, Type } from 'typebox'
-import { type ParsedJson, parseJson } from '../../core/system/json-file.ts'
+import { type ParsedJson, parseJson } from '../../../core/system/json-file.ts'
 
 /** Lower case, because some file systems ignore case. */
 export const ID_PATTERN = '^[a-z0-9][a-z0-9_-]{0,63}$'
