@@ -3,10 +3,10 @@ import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from '
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
-import { ConversationStore } from '../../../plugins/apis/conversations/conversation-store.ts'
-import { residentMemory } from '../../../scripts/bench/measuring.ts'
-import { type Corral, startCorral } from '../../support/corral.ts'
-import { thorough } from '../../support/thorough.ts'
+import { ConversationStore } from '../../../../plugins/apis/conversations/conversation-store.ts'
+import { residentMemory } from '../../../../scripts/bench/measuring.ts'
+import { type Corral, startCorral } from '../../../support/corral.ts'
+import { thorough } from '../../../support/thorough.ts'
 
 const NEVER = new AbortController().signal
 
