@@ -2,6 +2,7 @@ import { readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { DEMO, startCorral } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 import { chatServer, DONE, openChat, say } from './chat-server.ts'
 import { corral, newHome } from './command.ts'
 import { event } from './scripted-server.ts'
@@ -21,7 +22,7 @@ async function types(terminal: Terminal, conversation: string): Promise<void> {
 }
 const answering = (reply: { end(text: string): unknown }, count: number) => reply.end(say(`answer ${count}`) + DONE)
 
-t.test('run sends each prompt to a base model separately and explains it', async t => {
+t.test('run sends each prompt to a base model separately and explains it', thorough, async t => {
   const server = await chatServer(t, answering)
   const base = /me\/base is a base model: it completes your text/
   for (const [model, begin] of [
@@ -80,7 +81,7 @@ t.test('run saves, loads, regenerates and moves conversations to another model',
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('run attaches images by command and by path for models with vision', async t => {
+t.test('run attaches images by command and by path for models with vision', thorough, async t => {
   const server = await chatServer(t, answering)
   const home = newHome(t)
   const png = Buffer.from('\x89PNG\r\n\x1a\n', 'latin1')
@@ -101,7 +102,7 @@ t.test('run attaches images by command and by path for models with vision', asyn
   t.equal(await terminal.leave(), 0)
 })
 
-t.test('run completes with Tab and recalls prompts of earlier chats', async t => {
+t.test('run completes with Tab and recalls prompts of earlier chats', thorough, async t => {
   const server = await chatServer(t, answering)
   const home = newHome(t)
   const chat = (env: Record<string, string> = {}) => openChat(t, server, { home, columns: 120, env })
@@ -135,7 +136,7 @@ t.test('run completes with Tab and recalls prompts of earlier chats', async t =>
   t.notMatch(readFileSync(file, 'utf8'), 'unseen')
 })
 
-t.test('run continues a chat beyond its context and explains truncation', async t => {
+t.test('run continues a chat beyond its context and explains truncation', thorough, async t => {
   const server = await startCorral(t)
   const terminal = onTerminal(t, ['run', DEMO, '--num-ctx', '256'], server.home)
   await terminal.sees('>>> ')

@@ -4,6 +4,7 @@ import t from 'tap'
 import { type AnswerSink, definePlugin, type Engine, type EngineFields } from '../../core/plugins/public-api.ts'
 import { startTestCorral } from '../../testing/index.ts'
 import { startCorral, until } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 
 const usage = { promptTokens: 3, cachedTokens: 0, completionTokens: 0 }
 const end = { finish: 'stop', usage } as const
@@ -157,7 +158,7 @@ security: { api_keys: [an-admin-of-the-studio] }`
   t.match(JSON.stringify(spent), /"tokens_in":[1-9]/, 'tokens are in the usage of the key')
 })
 
-t.test('a gateway passes operations on to a node', async t => {
+t.test('a gateway passes operations on to a node', thorough, async t => {
   const plugin = `export default {
     name: 'hummer', api: 1, needs: ['engines', 'catalog'],
     setup(context) {

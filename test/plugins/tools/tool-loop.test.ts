@@ -5,6 +5,7 @@ import { packageRoot } from '../../../core/system/package-info.ts'
 import { corral as command } from '../../command-line/command.ts'
 import { alive, newKey, startCorral, until } from '../../support/corral.ts'
 import { newFolder } from '../../support/folder.ts'
+import { thorough } from '../../support/thorough.ts'
 import {
   ADDER,
   askFiveApis,
@@ -179,7 +180,7 @@ t.test('limits end a loop with a reason, and each turn is counted', async t => {
   t.match((await chat({ n: 2 })).body.error, { message: /have one choice/ })
 })
 
-t.test('a budget ends a loop', async t => {
+t.test('a budget ends a loop', thorough, async t => {
   const { corral, asked, follow } = await scriptedServer(t, 'limits: { tokens_per_minute: 30 }\n')
   follow(() => calls('math_add'))
   const reply = await corral.json('/v1/chat/completions', question, { headers: { 'x-corral-tools': 'math' } })
@@ -187,7 +188,7 @@ t.test('a budget ends a loop', async t => {
   t.equal(asked.length, 3)
 })
 
-t.test('callers name servers that their role may use, and never an address', async t => {
+t.test('callers name servers that their role may use, and never an address', thorough, async t => {
   const { corral, native, chat, follow, asked } = await scriptedServer(
     t,
     `models: { ${MODEL}: { tools: [math.add, secret] } }\n`
@@ -238,7 +239,7 @@ t.test('a client that disconnects cancels the call', async t => {
   })
 })
 
-t.test('captures contain calls and results, and metrics count them', async t => {
+t.test('captures contain calls and results, and metrics count them', thorough, async t => {
   const { corral, chat, follow } = await scriptedServer(t)
   follow(add)
   const { body } = await corral.json('/api/captures', { model: MODEL, for: '1m' }, { local: true })
@@ -284,7 +285,7 @@ t.test(
   }
 )
 
-t.test('servers over HTTP get headers from variables, which are never shown', async t => {
+t.test('servers over HTTP get headers from variables, which are never shown', thorough, async t => {
   const requests: { authorization: string | undefined }[] = []
   const url = await searchServer(t, requests)
   const corral = await startCorral(t, {
@@ -314,7 +315,7 @@ t.test('servers over HTTP get headers from variables, which are never shown', as
   t.notMatch(corral.log(), /xyzzy/)
 })
 
-t.test('a server over HTTP that was started again gets a new session', async t => {
+t.test('a server over HTTP that was started again gets a new session', thorough, async t => {
   const { url, restart } = await sessionServer(t)
   const corral = await startCorral(t, { config: `mcp: { servers: { one: { url: "${url}" } } }\n` })
   const session = async () => {

@@ -132,7 +132,7 @@ t.test('the Messages API calls client tools under their own names, and names hos
   }
 })
 
-t.test('a conversation continues after a call that max_tokens truncated', async t => {
+t.test('a conversation continues after a call that max_tokens truncated', thorough, async t => {
   const asked = { ...ask, messages: [RAIN], tools: [WEATHER], max_tokens: 12 }
   const whole = await client.messages.create(asked)
   const streamed = await client.messages.stream(asked).finalMessage()
@@ -188,7 +188,7 @@ t.test('the Messages API clears old tool results and reports what it cleared', a
   await until('the cleared conversations are stored for the next start', () => existsSync(file))
 })
 
-t.test('the Messages API replaces a conversation by a summary', async t => {
+t.test('the Messages API replaces a conversation by a summary', thorough, async t => {
   const messages = [...rainy(3), { role: 'assistant' as const, content: 'It is sunny.' }, QUESTION]
   const edit = { type: 'compact_20260112' as const, ...atTokens(100) }
   const asked = { model: DEMO, max_tokens: 20, tools: [WEATHER], messages, context_management: { edits: [edit] } }
@@ -462,7 +462,7 @@ t.test('the Messages API drops the oldest messages on request', thorough, async 
   t.equal(data.content[0]!.type, 'text')
 })
 
-t.test('an aborted request without a stream frees its slot', async t => {
+t.test('an aborted request without a stream frees its slot', thorough, async t => {
   const controller = new AbortController()
   const whole = failure(client.messages.create(endless(), { signal: controller.signal, timeout: 600_000 }))
   await until('the request runs', async () => (await activeRequests(corral)) === 1)

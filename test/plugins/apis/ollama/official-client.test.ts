@@ -6,6 +6,7 @@ import { randomEncoder, writeRandomDecoderEmbedding } from '../../../../scripts/
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { corralWithListener, get, post, WEATHER } from './support.ts'
 
 // Runs Ollama's own JavaScript client against both addresses of the API. test/clients has the usual requests.
@@ -212,7 +213,7 @@ t.test('embedding models create embeddings and refuse chats', async t => {
   }
 })
 
-t.test('the official client resolves names that several owners have, and variants', async t => {
+t.test('the official client resolves names that several owners have, and variants', thorough, async t => {
   const file = `${t.testdir()}/one.gguf`
   writeGguf(file)
   for (const model of ['a/twin', 'b/twin', 'library/own', 'c/own', 'a/single:Q8_0', 'a/single:Q4_K_M']) {
@@ -249,7 +250,7 @@ t.test('the official client resolves names that several owners have, and variant
   t.match(await client.delete({ model: 'single:q4_k_m' }), { status: 'success' })
 })
 
-t.test('the OpenAI API works at the same base address', async t => {
+t.test('the OpenAI API works at the same base address', thorough, async t => {
   for (const base of [profile, address]) {
     const chat = { model: 'tiny-chat', messages: [CAPITAL_QUESTION], temperature: 0 }
     const reply = await post(`${base}/v1/chat/completions`, chat)

@@ -10,6 +10,7 @@ import { userIn, userOfPeer } from '../../../../plugins/people/security/peer-use
 import { type LinkUser, SessionStore } from '../../../../plugins/people/security/session-store.ts'
 import { type Corral, DEMO, endless, type SendOptions, startCorral, until } from '../../../support/corral.ts'
 import { newFolder } from '../../../support/folder.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { bearer, local, newKey } from '../support.ts'
 
 /** The token of a new link, from after "#open=". */
@@ -242,7 +243,7 @@ t.test('a browser stays signed in with its cookie, also after a restart', async 
   t.equal(await whoAt(signedIn()), 401, 'its key was revoked')
 })
 
-t.test('an admin limits how long browsers stay signed in, and a damaged file only signs out', async t => {
+t.test('an admin limits how long browsers stay signed in, and a damaged file only signs out', thorough, async t => {
   const home = newFolder(t)
   writeFileSync(join(home, 'sessions.json'), '{"version":1,"sessions":[{}]}')
   const corral = await startCorral(t, { home, config: 'security:\n  session_days: 0\n' })
@@ -332,7 +333,7 @@ const user: LinkUser = { address: '127.0.0.1', userAgent: 'a\nbrowser', uid: asy
 const log = { info: () => {}, warn: () => {} }
 const noKeys = { callerOf: () => undefined, markOf: () => undefined }
 
-t.test('links and sessions expire and are limited in number', async t => {
+t.test('links and sessions expire and are limited in number', thorough, async t => {
   const told: string[] = []
   const store = new SessionStore(join(newFolder(t), 'sessions.json'), noKeys, log, (change, _id, by) =>
     told.push(`${change} ${by}`)
@@ -373,7 +374,7 @@ t.test('links and sessions expire and are limited in number', async t => {
   t.ok(store.find(keys[1]!) && store.find(keys[100]!))
 })
 
-t.test('session ends when it or its key expires', async t => {
+t.test('session ends when it or its key expires', thorough, async t => {
   const ended: string[] = []
   const store = new SessionStore(
     join(newFolder(t), 'sessions.json'),
