@@ -63,6 +63,7 @@ const REFUSED: Record<string, number[]> = {
   shareConversation: [404],
   // There are no servers of tools.
   callTool: [400],
+  getPrompt: [400],
   // The link is not from this server.
   createSession: [410],
   // The model does not support infill. Whether it is loaded depends on earlier examples.

@@ -39,7 +39,7 @@ const BESIDE = {
 }
 /** Operations whose body need not name an existing model. */
 const NO_MODEL =
-  /^(ollama)?(importModel|showCard|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload|lmStudioDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|staySignedIn$|Conversation$|LogLevel$|describeModels|^mcp$|^callTool$|drainMember|Rollout$|claimMember|exchangeRevision|redeemTicket|copyFromMember|pullAtMember|fetchFromMember|Link$|^changeLinkedMachine|^greetMachine|^pairMachines/i
+  /^(ollama)?(importModel|showCard|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload|lmStudioDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|staySignedIn$|Conversation$|LogLevel$|describeModels|^mcp$|^callTool$|^getPrompt$|drainMember|Rollout$|claimMember|exchangeRevision|redeemTicket|copyFromMember|pullAtMember|fetchFromMember|Link$|^changeLinkedMachine|^greetMachine|^pairMachines/i
 
 t.test('bodies that are not JSON, not objects, missing or too large are refused as documented', async t => {
   for (const { operationId: id, requestBody, path } of sample(operations.filter(takesJson), 4)) {

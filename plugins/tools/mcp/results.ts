@@ -10,6 +10,8 @@ const MAX_SCHEMA_LENGTH = 65_536
 const MAX_TOOL_NAME_LENGTH = 128
 const MAX_RESOURCES = 256
 const MAX_URI_LENGTH = 2048
+const MAX_PROMPTS = 256
+const MAX_ARGUMENTS = 32
 const MAX_FILES = 8
 /** Of all files of a result, in base64. */
 const MAX_FILE_CHARACTERS = 3 * 2 ** 20
@@ -87,16 +89,60 @@ export function readResources(listed: readonly Record<string, unknown>[]): Resou
     }))
 }
 
-/** Returns the contents of a resource as files. Undefined if they are larger than `most` bytes. */
-export function resourceFiles(contents: readonly Record<string, unknown>[], most: number): ResultFile[] | undefined {
-  const files = contents.map(({ uri, mimeType, text, blob }) => ({
+/** Returns the contents of a resource as files. */
+export const resourceFiles = (contents: readonly Record<string, unknown>[]): ResultFile[] =>
+  contents.map(({ uri, mimeType, text, blob }) => ({
     name: fileName(uri, 'resource'),
     type: mediaType(mimeType ?? (typeof text === 'string' ? 'text/plain' : undefined)),
     data: typeof text === 'string' ? Buffer.from(text).toString('base64') : BASE64.test(`${blob}`) ? `${blob}` : ''
   }))
-  const size = files.reduce((sum, { data }) => sum + data.length, 0)
-  return (size * 3) / 4 > most ? undefined : files
+
+/** Bytes of files. */
+export const sizeOf = (files: readonly ResultFile[]) => files.reduce((sum, { data }) => sum + (data.length * 3) / 4, 0)
+
+export interface Prompt {
+  name: string
+  description: string
+  arguments: { name: string; description: string; required: boolean }[]
 }
+
+interface ListedPrompt extends Pick<Prompt, 'name'> {
+  title?: string | undefined
+  description?: string | undefined
+  arguments?: readonly { name: string; description?: string | undefined; required?: boolean | undefined }[] | undefined
+}
+
+/** Returns the prompts of a server. Those with an unusable name or too many arguments are left out. */
+export function readPrompts(listed: readonly ListedPrompt[]): Prompt[] {
+  const isName = ({ name }: { name: string }) => name.length <= MAX_TOOL_NAME_LENGTH && printable(name, 200) === name
+  return listed
+    .filter(
+      each => isName(each) && (each.arguments ?? []).length <= MAX_ARGUMENTS && each.arguments?.every(isName) !== false
+    )
+    .slice(0, MAX_PROMPTS)
+    .map(({ name, title, description = title ?? '', arguments: given = [] }) => ({
+      name,
+      description: description.slice(0, MAX_DESCRIPTION_LENGTH),
+      arguments: given.map(({ name, description = '', required = false }) => ({
+        name,
+        description: description.slice(0, MAX_DESCRIPTION_LENGTH),
+        required
+      }))
+    }))
+}
+
+export interface PromptMessage {
+  role: 'user' | 'assistant'
+  text: string
+  files?: ResultFile[]
+}
+
+/** Returns the messages of a prompt. Images and other files are beside the text. */
+export const promptMessages = (listed: readonly { role: PromptMessage['role']; content: unknown }[]): PromptMessage[] =>
+  listed.map(({ role, content }) => {
+    const files = resultFiles({ content: [content] })
+    return files.length > 0 ? { role, text: '', files } : { role, text: isObject(content) ? partText(content) : '' }
+  })
 
 function partText({ type, text, resource, mimeType, data, uri, name }: Record<string, unknown>): string {
   if (typeof text === 'string') return text

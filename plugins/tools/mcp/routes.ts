@@ -34,6 +34,18 @@ const Resource = Titled('ToolResource', {
   type: Text('Its media type, as the server says')
 })
 
+const Prompt = Titled('ToolPrompt', {
+  name: Type.String(),
+  description: Type.String(),
+  arguments: Type.Array(Loose({ name: Type.String(), description: Type.String(), required: Type.Boolean() }))
+})
+
+const PromptMessage = Titled('ToolPromptMessage', {
+  role: Type.Enum(['user', 'assistant']),
+  text: Type.String(),
+  files: Type.Optional(Type.Array(ResultFileSchema, { description: 'An image or another file instead of a text' }))
+})
+
 /** @param servers absent if none is configured */
 export function toolRoutes(app: FastifyInstance, servers: ToolServers | undefined): void {
   const route = nativeRouter(app, 'Tools')
@@ -71,9 +83,34 @@ export function toolRoutes(app: FastifyInstance, servers: ToolServers | undefine
     querystring: Type.Object({ uri: Type.String({ description: 'A URI that the server lists' }) }),
     response: { 200: json('Its contents', Loose({ files: Type.Array(ResultFileSchema) })) },
     errors: ['invalid_request', 'over_limit', 'tools_unavailable'],
-    handler: async ({ params: { id }, query: { uri }, caller, id: requestId }, reply) => {
-      const request = { call: { server: id, uri }, caller, requestId, signal: clientSignal(reply) }
-      return { files: await require(id).readResource(request) }
+    handler: async ({ params: { id: server }, query: { uri }, caller, id: requestId }, reply) => {
+      const request = { server, caller, requestId, signal: clientSignal(reply) }
+      return { files: await require(server).readResource(uri, request) }
+    }
+  })
+  route('GET /api/mcp/:id/prompts', 'listPrompts', 'List the prompts of a tool server', {
+    params,
+    response: { 200: json('The prompts', Loose({ prompts: Type.Array(Prompt) })) },
+    errors: ['invalid_request', 'tools_unavailable'],
+    handler: async ({ params: { id }, caller }, reply) => ({
+      prompts: await require(id).prompts({ server: id, param: 'id' }, caller, clientSignal(reply))
+    })
+  })
+  route('POST /api/mcp/:id/prompt', 'getPrompt', 'Fill a prompt of a tool server', {
+    params,
+    audited: false,
+    body: Loose({
+      prompt: Type.String({ minLength: 1, description: 'The name of a prompt that the server lists' }),
+      arguments: Type.Optional(Type.Record(Type.String(), Type.String()))
+    }),
+    response: { 200: json('Its messages', Loose({ messages: Type.Array(PromptMessage) })) },
+    errors: ['invalid_request', 'over_limit', 'tools_unavailable'],
+    handler: async (
+      { params: { id: server }, body: { prompt, arguments: given = {} }, caller, id: requestId },
+      reply
+    ) => {
+      const request = { server, caller, requestId, signal: clientSignal(reply) }
+      return { messages: await require(server).getPrompt(prompt, given, request) }
     }
   })
   route('POST /api/mcp/:id/call', 'callTool', 'Call a tool', {

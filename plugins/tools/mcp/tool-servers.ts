@@ -25,7 +25,19 @@ import { KeyedQueue } from '../../../core/system/keyed-queue.ts'
 import type { BuiltInContext } from './built-in/built-in-call.ts'
 import { builtInRunner, builtInTools } from './built-in/built-in-tools.ts'
 import { reasonText, ToolConnection } from './connection.ts'
-import { type Resource, readResources, readTools, resourceFiles, resultFiles, resultText } from './results.ts'
+import {
+  type Prompt,
+  type PromptMessage,
+  promptMessages,
+  type Resource,
+  readPrompts,
+  readResources,
+  readTools,
+  resourceFiles,
+  resultFiles,
+  resultText,
+  sizeOf
+} from './results.ts'
 import type { BuiltIn, ToolSection, ToolServer } from './tool-settings.ts'
 
 /** How long a list of tools is used before the server is asked again, in milliseconds. */
@@ -36,9 +48,8 @@ const MAX_ISOLATED = 16
 const MAX_KEPT = 1000
 /** Of one owner, so that no client can push out the calls of others. */
 const MAX_KEPT_PER_OWNER = 32
-const MAX_RESOURCE_BYTES = 8 * 2 ** 20
-/** The name of reading a resource in the audit log. */
-const READING = 'resources/read'
+/** Of a resource, and of a prompt. */
+const MAX_BYTES = 8 * 2 ** 20
 /** Calls of one owner at a time. More wait, because no slot of an engine limits them. */
 const MAX_CALLS_PER_OWNER = 16
 
@@ -49,7 +60,11 @@ interface RequestTimes {
   maxTotalTimeout: number
 }
 
-type ResourceRequest = Omit<ToolCallRequest, 'call' | 'approved'> & { call: { server: string; uri: string } }
+/** A request for something that is for users, not for models. */
+type UserRequest = Omit<ToolCallRequest, 'call' | 'approved'> & { server: string }
+
+type ForUsers = 'resources' | 'prompts'
+type Work<Result> = (client: Client, options: RequestTimes) => Promise<Result>
 
 interface Known {
   connection: ToolConnection
@@ -154,37 +169,86 @@ export class ToolServers implements ToolHost {
 
   /** Lists what users can attach. @throws CorralError `invalid_request`, `tools_unavailable` */
   async resources(wanted: WantedTools, caller: Caller, signal: AbortSignal): Promise<Resource[]> {
+    return await this.#listed('resources', listResources, wanted, caller, signal)
+  }
+
+  /** Lists the prompts for users. @throws CorralError `invalid_request`, `tools_unavailable` */
+  async prompts(wanted: WantedTools, caller: Caller, signal: AbortSignal): Promise<Prompt[]> {
+    return await this.#listed('prompts', listPrompts, wanted, caller, signal)
+  }
+
+  async #listed<Item>(
+    kind: ForUsers,
+    list: Work<Item[]>,
+    wanted: WantedTools,
+    caller: Caller,
+    signal: AbortSignal
+  ): Promise<Item[]> {
     const server = this.#require(wanted, caller)
-    if (!mayRead(server)) return []
-    const listing = this.#use(wanted.server, server, caller, 'does not list its resources', listResources)
-    return await untilAborted(listing, signal)
+    if (!isOpen(server, kind)) return []
+    return await untilAborted(this.#use(wanted.server, server, caller, `does not list its ${kind}`, list), signal)
   }
 
   /**
    * Reads a resource that the server lists, and reports it.
    * @throws CorralError `invalid_request`, `over_limit`, `tools_unavailable`
    */
-  async readResource(request: ResourceRequest): Promise<ResultFile[]> {
-    const { call, caller, signal } = request
-    const { server: name, uri } = call
+  async readResource(uri: string, request: UserRequest): Promise<ResultFile[]> {
+    const asked = { kind: 'resources', param: 'uri', tool: 'resources/read', arguments: uri } as const
+    return await this.#give(request, asked, async (client, options) => {
+      const listed = await listResources(client, options)
+      if (!listed.some(each => each.uri === uri)) return undefined
+      const given = resourceFiles((await client.readResource({ uri }, options)).contents)
+      return { given, bytes: sizeOf(given) }
+    })
+  }
+
+  /**
+   * Fills a prompt that the server lists, and reports it.
+   * @throws CorralError `invalid_request`, `over_limit`, `tools_unavailable`
+   */
+  async getPrompt(name: string, values: Record<string, string>, request: UserRequest): Promise<PromptMessage[]> {
+    const filled = { name, arguments: values }
+    const asked = {
+      ...({ kind: 'prompts', param: 'prompt', tool: 'prompts/get' } as const),
+      arguments: JSON.stringify(filled)
+    }
+    return await this.#give(request, asked, async (client, options) => {
+      const prompt = (await listPrompts(client, options)).find(each => each.name === name)
+      const missing = prompt?.arguments.find(each => each.required && !values[each.name])
+      if (missing) throw invalidRequest('arguments', `The prompt "${name}" needs a value for "${missing.name}".`)
+      if (!prompt) return undefined
+      const given = promptMessages((await client.getPrompt(filled, options)).messages)
+      const bytes = given.reduce((sum, { text, files = [] }) => sum + Buffer.byteLength(text) + sizeOf(files), 0)
+      return { given, bytes }
+    })
+  }
+
+  /** Gives something to a user, and reports it. @param work returns undefined if the server does not list it */
+  async #give<Given>(
+    request: UserRequest,
+    asked: { kind: ForUsers; param: string; tool: string; arguments: string },
+    work: Work<{ given: Given; bytes: number } | undefined>
+  ): Promise<Given> {
+    const { server: name, caller, signal } = request
+    const { kind, param } = asked
+    const noun = kind.slice(0, -1)
     const server = this.#require({ server: name, param: 'id' }, caller)
-    const end = this.#reporting({ ...request, call: { server: name, tool: READING, arguments: uri } })
+    const end = this.#reporting({ ...request, call: { server: name, ...asked } })
     try {
-      const reading = this.#use(name, server, caller, 'does not give the resource', async (client, options) => {
-        const listed = mayRead(server) ? await listResources(client, options) : []
-        if (!listed.some(each => each.uri === uri)) {
-          const message = `The tool server "${name}" has no resource with this "uri" that you may read. GET /api/mcp/${name}/resources lists them.`
-          throw invalidRequest('uri', message)
-        }
-        return resourceFiles((await client.readResource({ uri }, options)).contents, MAX_RESOURCE_BYTES)
-      })
-      const files = await untilAborted(reading, signal)
-      if (!files) {
-        const message = `The resource has more than ${MAX_RESOURCE_BYTES} bytes. Read a smaller one.`
-        throw new CorralError('over_limit', message, { param: 'uri' })
+      const found = isOpen(server, kind)
+        ? await untilAborted(this.#use(name, server, caller, `does not give the ${noun}`, work), signal)
+        : undefined
+      if (!found) {
+        const message = `The tool server "${name}" has no ${noun} with this "${param}" that you may read. GET /api/mcp/${name}/${kind} lists them.`
+        throw invalidRequest(param, message)
+      }
+      if (found.bytes > MAX_BYTES) {
+        const message = `The ${noun} has more than ${MAX_BYTES} bytes. Read a smaller one.`
+        throw new CorralError('over_limit', message, { param })
       }
       end('done')
-      return files
+      return found.given
     } catch (error) {
       end(signal.aborted ? 'cancelled' : 'failed')
       throw error
@@ -317,7 +381,7 @@ export class ToolServers implements ToolHost {
     server: ToolServer,
     caller: Caller,
     fault: string,
-    work: (client: Client, options: RequestTimes) => Promise<Result>
+    work: Work<Result>
   ): Promise<Result> {
     const timeout = parseDuration(this.#settings.start_timeout)!
     try {
@@ -332,10 +396,13 @@ export class ToolServers implements ToolHost {
   }
 }
 
-async function listResources(client: Client, options: RequestTimes): Promise<Resource[]> {
-  if (!client.getServerCapabilities()?.resources) return []
-  return readResources((await client.listResources(undefined, options)).resources)
-}
+const listResources = async (client: Client, options: RequestTimes) =>
+  client.getServerCapabilities()?.resources
+    ? readResources((await client.listResources(undefined, options)).resources)
+    : []
+
+const listPrompts = async (client: Client, options: RequestTimes) =>
+  client.getServerCapabilities()?.prompts ? readPrompts((await client.listPrompts(undefined, options)).prompts) : []
 
 const serverOf = ({ servers }: ToolSection, name: string): ToolServer | undefined =>
   Object.hasOwn(servers, name) ? (servers as Record<string, ToolServer>)[name] : undefined
@@ -346,7 +413,7 @@ const mayUse = ({ roles = ['operator'] }: ToolServer, { role }: Caller) => roles
 
 const isListed = ({ tools }: ToolServer, name: string) => tools?.includes(name) ?? true
 
-const mayRead = ({ resources, tools, built_in: builtIn }: ToolServer) => !builtIn && (resources ?? tools === undefined)
+const isOpen = (server: ToolServer, kind: ForUsers) => !server.built_in && (server[kind] ?? server.tools === undefined)
 
 const asks = ({ ask = 'writes' }: ToolServer, readOnly: boolean) => ask === 'always' || (ask === 'writes' && !readOnly)
 

@@ -42,6 +42,11 @@ const ToolServer = Type.Object(
         description: 'Whether its resources can be listed and read; if absent, only if "tools" does not limit it'
       })
     ),
+    prompts: Type.Optional(
+      Type.Boolean({
+        description: 'Whether users may use its prompts; if absent, only if "tools" does not limit it'
+      })
+    ),
     roles: Type.Optional(
       Type.Array(Type.Enum([...ROLES]), {
         minItems: 1,
@@ -89,6 +94,7 @@ export const ToolSection = Type.Object(
               built_in: ['time', 'arithmetic', 'documents', 'fetch'],
               tools: ['read_text_file'],
               resources: true,
+              prompts: true,
               roles: ['user'],
               ask: 'writes',
               isolate: 'key'

@@ -12,6 +12,7 @@ import {
   ask,
   chooseForChat,
   ended,
+  messageField,
   pageTests,
   signIn,
   storedMessages,
@@ -271,6 +272,24 @@ test('resources can be attached', {}, async (t, { page }) => {
   asked.length = 0
   await answered(page, 'What is in it?', MODEL)
   t.equal(asked[0].messages.at(-1).content, 'File "notes":\n\nRemember the milk.\n\nWhat is in it?')
+})
+
+test('prompts of servers are commands', {}, async (t, { page }) => {
+  const field = messageField(page)
+  await field.fill('/greet')
+  await page.getByRole('option', { name: '/math.greet Greets' }).waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await page.keyboard.press('Enter')
+  const values = page.getByRole('dialog', { name: 'math.greet' })
+  const name = values.getByLabel('name Whom')
+  await values.getByRole('button', { name: 'Insert' }).click()
+  t.ok(await name.evaluate((field: any) => field.matches(':invalid')), 'it needs a value')
+  t.strictSame(await accessibilityFaults(page), [])
+  await screenshot(page, 'prompt')
+  await name.fill('Ada')
+  await values.getByRole('button', { name: 'Insert' }).click()
+  await page.getByRole('button', { name: 'Remove card.txt' }).waitFor()
+  t.equal(await field.inputValue(), 'Greet Ada kindly.\n\nWith the card.')
 })
 
 const PHONE = { device: 'Pixel 7', viewport: { width: 375, height: 720 } } as const

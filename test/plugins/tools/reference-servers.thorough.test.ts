@@ -111,6 +111,23 @@ t.test('results of all kinds become text', async t => {
   }
 })
 
+t.test('prompts are listed and filled', async t => {
+  for (const server of ['everything', 'everything-http']) {
+    const { prompts } = (await corral.json(`/api/mcp/${server}/prompts`)).body
+    const values = [
+      { name: 'city', required: true },
+      { name: 'state', required: false }
+    ]
+    t.match(
+      prompts.find(({ name }: any) => name === 'args-prompt'),
+      { arguments: values }
+    )
+    const filled = { prompt: 'args-prompt', arguments: { city: 'Paris' } }
+    const { messages } = (await corral.json(`/api/mcp/${server}/prompt`, filled)).body
+    t.strictSame(messages, [{ role: 'user', text: "What's weather in Paris?" }])
+  }
+})
+
 t.test('servers in Python speak both versions, and their failures are results', { skip: skipPython }, async t => {
   for (const server of ['python', 'python-http', 'python-old', 'python-old-http']) {
     const version = server.includes('old') ? '2025-11-25' : '2026-07-28'

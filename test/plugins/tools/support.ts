@@ -115,6 +115,13 @@ export const ADDER = `
   server.registerTool('delete', { description: 'Deletes', inputSchema: schema({}) }, async () => text('deleted'))
   server.registerTool('pid', { description: 'Process', inputSchema: schema({}), annotations: { readOnlyHint: true } }, async () => text(String(process.pid)))
   server.registerResource('notes', 'test://notes', { mimeType: 'text/plain' }, async ({ href: uri }) => ({ contents: [{ uri, text: 'Remember the milk.' }] }))
+  server.registerPrompt('greet', { description: 'Greets', argsSchema: fromJsonSchema({ type: 'object', properties: { name: { type: 'string', description: 'Whom' }, tone: { type: 'string' } }, required: ['name'] }) }, async ({ name, tone = 'kindly' }) => ({
+    messages: [
+      { role: 'user', content: { type: 'text', text: 'Greet ' + name + ' ' + tone + '.' } },
+      { role: 'assistant', content: { type: 'text', text: 'With the card.' } },
+      { role: 'user', content: { type: 'resource', resource: { uri: 'file:///card.txt', mimeType: 'text/plain', blob: 'SGVsbG8h' } } }
+    ]
+  }))
 `
 
 /** A server of tools over HTTP, with one tool that searches. */

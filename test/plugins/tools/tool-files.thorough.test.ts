@@ -16,6 +16,9 @@ const FILES = `${ADDER}
   }))
   server.registerResource('big', 'test://big', { mimeType: 'text/plain' }, async uri => ({
     contents: [{ uri: uri.href, text: 'x'.repeat(9000000) }]
+  }))
+  server.registerPrompt('big', {}, async () => ({
+    messages: [{ role: 'user', content: { type: 'text', text: 'x'.repeat(9000000) } }]
   }))`
 
 let script: (body: any) => Scripted = () => ({})
@@ -29,7 +32,7 @@ const corral = await startCorral(t, {
   servers:
     files: { ${server}, roles: [user] }
     limited: { ${server}, roles: [user], tools: [add] }
-    opened: { ${server}, roles: [user], tools: [add], resources: true }
+    opened: { ${server}, roles: [user], tools: [add], resources: true, prompts: true }
     secret: { ${server}, roles: [admin] }
 `
 })
@@ -95,8 +98,14 @@ t.test('/v1/chat/completions has calls and approvals for clients that ask for th
   t.notOk('mcp' in asked[0], 'engines do not get the field')
 })
 
+const get = (path: string) => corral.json(`/api/mcp/${path}`, undefined, { headers })
+/** The uses of a kind in the audit log, with their results. */
+async function audited(kind: string) {
+  const { entries } = (await corral.json('/api/audit?limit=50', undefined, { local: true })).body
+  return entries.filter(({ target }: any) => target?.includes(kind)).map(({ target, code }: any) => [target, code])
+}
+
 t.test('resources are listed and read by callers who may use the server', async t => {
-  const get = (path: string) => corral.json(`/api/mcp/${path}`, undefined, { headers })
   t.match((await get('files/resources')).body.resources, [
     { uri: 'test://notes', name: 'notes', type: 'text/plain' },
     { uri: 'test://big' }
@@ -114,16 +123,47 @@ t.test('resources are listed and read by callers who may use the server', async 
   t.match(await read('limited', 'test://notes'), { status: 400 })
   t.match(await read('opened', 'test://notes'), { status: 200 }, 'unless the setting allows them')
   for (const path of ['secret/resources', 'secret/resource?uri=test://notes']) t.match(await get(path), { status: 400 })
-  const audit = (await corral.json('/api/audit?limit=50', undefined, { local: true })).body.entries
-  const reads = audit.filter(({ target }: any) => /resources\/read/.test(target))
-  t.match(
-    reads.map(({ target, code }: any) => [target, code]),
-    [
-      ['files.resources/read', 'done'],
-      ['files.resources/read', 'failed'],
-      ['files.resources/read', 'failed'],
-      ['limited.resources/read', 'failed'],
-      ['opened.resources/read', 'done']
-    ]
-  )
+  t.match(await audited('resources/read'), [
+    ['files.resources/read', 'done'],
+    ['files.resources/read', 'failed'],
+    ['files.resources/read', 'failed'],
+    ['limited.resources/read', 'failed'],
+    ['opened.resources/read', 'done']
+  ])
+})
+
+t.test('prompts are listed and filled for callers who may use the server', async t => {
+  const values = [
+    { name: 'name', description: 'Whom', required: true },
+    { name: 'tone', description: '', required: false }
+  ]
+  t.strictSame((await get('files/prompts')).body.prompts, [
+    { name: 'greet', description: 'Greets', arguments: values },
+    { name: 'big', description: '', arguments: [] }
+  ])
+  const fill = (server: string, prompt: unknown, values?: object) =>
+    corral.json(`/api/mcp/${server}/prompt`, { prompt, arguments: values }, { headers })
+  const { messages } = (await fill('files', 'greet', { name: 'Ada' })).body
+  t.strictSame(messages, [
+    { role: 'user', text: 'Greet Ada kindly.' },
+    { role: 'assistant', text: 'With the card.' },
+    { role: 'user', text: '', files: [{ name: 'card.txt', type: 'text/plain', data: 'SGVsbG8h' }] }
+  ])
+  t.match(await fill('files', 'greet'), { status: 400, body: { error: /needs a value for "name"/ } })
+  t.match(await fill('files', 'none'), { status: 400, body: { error: /has no prompt with this "prompt"/ } })
+  for (const wrong of [{ name: 1 }, { name: { a: 1 } }, []]) t.equal((await fill('files', 'greet', wrong)).status, 400)
+  t.match(await fill('files', 'big'), { status: 400, body: { code: 'over_limit' } })
+  t.strictSame((await get('limited/prompts')).body.prompts, [], 'a list of tools leaves out prompts')
+  t.equal((await fill('limited', 'greet', { name: 'Ada' })).status, 400)
+  t.equal((await fill('opened', 'greet', { name: 'Ada' })).status, 200, 'unless the setting allows them')
+  t.equal((await get('secret/prompts')).status, 400)
+  t.equal((await fill('secret', 'greet', { name: 'Ada' })).status, 400)
+  t.match(await audited('prompts/get'), [
+    ['files.prompts/get', 'done'],
+    ['files.prompts/get', 'failed'],
+    ['files.prompts/get', 'failed'],
+    ['files.prompts/get', 'failed'],
+    ['limited.prompts/get', 'failed'],
+    ['opened.prompts/get', 'done']
+  ])
 })

@@ -148,6 +148,7 @@ export function Composer(props: {
             model={props.model}
             settings={props.settings}
             onSettings={props.onSettings}
+            onAttach={files => void take(files)}
           />
         )}
         <form

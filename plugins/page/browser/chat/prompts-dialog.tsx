@@ -1,7 +1,7 @@
 import { useState } from 'preact/hooks'
 import { Dialog, IconButton } from '../parts/controls.tsx'
 import { Actions, Button, Field, Form, TextField } from '../parts/forms.tsx'
-import { deletePrompt, fillPrompt, prompts, promptValues, type SavedPrompt, takePrompts } from '../state/presets.ts'
+import { deletePrompt, prompts, type SavedPrompt, takePrompts } from '../state/presets.ts'
 import { fill, texts } from '../texts/texts.ts'
 
 const MAX_LENGTH = 100_000
@@ -53,20 +53,41 @@ export function PromptsDialog({ onClose }: { onClose: () => void }) {
   )
 }
 
+/** A value that a prompt asks for. */
+export interface PromptField {
+  name: string
+  description?: string
+  required?: boolean
+  value?: string
+}
+
 /** Asks for the values of a prompt. */
-export function FillDialog(props: { prompt: SavedPrompt; onFilled: (text: string) => void; onClose: () => void }) {
-  const { prompt, onFilled, onClose } = props
+export function FillDialog(props: {
+  title: string
+  fields: readonly PromptField[]
+  onFilled: (values: FormData) => unknown
+  onClose: () => void
+}) {
+  const { title, fields, onFilled, onClose } = props
   return (
-    <Dialog title={prompt.name} onClose={onClose}>
+    <Dialog title={title} onClose={onClose}>
       <Form
         class="form"
-        onSubmit={(_, fields) => {
+        onSubmit={(_, values) => {
           onClose()
-          onFilled(fillPrompt(prompt.text, fields))
+          void onFilled(values)
         }}
       >
-        {[...promptValues(prompt.text)].map(([name, value], index) => (
-          <TextField key={name} label={name} name={name} rows={1} defaultValue={value} autofocus={index === 0} />
+        {fields.map(({ name, description = '', required = false, value }, index) => (
+          <TextField
+            key={name}
+            label={[`${name} `, <small key="about">{description}</small>]}
+            name={name}
+            rows={1}
+            required={required}
+            defaultValue={value}
+            autofocus={index === 0}
+          />
         ))}
         <Actions>
           <Button kind="main" type="submit" text={texts.value.insert} />

@@ -1,22 +1,29 @@
 import type { Signal } from '@preact/signals'
 import { useEffect, useLayoutEffect, useState } from 'preact/hooks'
-import { confirm } from '../parts/controls.tsx'
+import { attempt, confirm } from '../parts/controls.tsx'
 import type { IconName } from '../parts/icons.tsx'
 import { type Option, useOptions } from '../parts/option-list.tsx'
 import { exportChats, exportMarkdown } from '../state/chat-files.ts'
 import type { Settings } from '../state/chat-format.ts'
 import { chats, deleteMessage, messagesOf } from '../state/chats.ts'
 import { toolServers } from '../state/hosted-tools.ts'
-import { prompts, promptValues, type SavedPrompt } from '../state/presets.ts'
+import { fillPrompt, prompts, promptValues } from '../state/presets.ts'
 import { go } from '../state/route.ts'
-import { texts } from '../texts/texts.ts'
+import { fillServerPrompt, loadServerPrompts, serverPrompts } from '../state/server-prompts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { ChatSettings } from './chat-settings.tsx'
 import { exportHtml } from './html-file.tsx'
-import { FillDialog, PromptsDialog } from './prompts-dialog.tsx'
+import { FillDialog, type PromptField, PromptsDialog } from './prompts-dialog.tsx'
 
 type Command = readonly [name: string, icon: IconName, text: string, run: () => unknown]
 
-/** The commands and saved prompts that match the text in the message field, and their dialogs. */
+interface Filling {
+  title: string
+  fields: readonly PromptField[]
+  onFilled: (values: FormData) => unknown
+}
+
+/** The commands and prompts that match the text in the message field, and their dialogs. */
 export function SlashMenu(props: {
   /** Id of the list. */
   id: string
@@ -31,20 +38,27 @@ export function SlashMenu(props: {
   model: string
   settings: Settings
   onSettings: (change: Partial<Settings>) => unknown
+  onAttach: (files: File[]) => void
 }) {
   const { id, chat, text, field } = props
   const t = texts.value
   const [isDismissed, setDismissed] = useState(false)
-  const [dialog, setDialog] = useState<'settings' | 'prompts' | SavedPrompt | undefined>(undefined)
+  const [dialog, setDialog] = useState<'settings' | 'prompts' | Filling | undefined>(undefined)
   const isOpen = props.isOpen && !isDismissed
   const words = text.value.slice(1).toLowerCase()
-  useEffect(() => setDismissed(false), [props.isOpen])
+  useEffect(() => {
+    setDismissed(false)
+    if (props.isOpen) loadServerPrompts()
+  }, [props.isOpen])
   const press = (button: string) => () =>
     setTimeout(() => field.current?.form?.querySelector<HTMLButtonElement>(button)?.click())
   const insert = (said: string) => {
-    text.value = said
+    // The user may have written something while a server filled the prompt.
+    text.value = [text.peek(), said].filter(Boolean).join('\n\n')
     setTimeout(() => field.current?.focus())
   }
+  const askFor = (filling: Filling) =>
+    filling.fields.length > 0 ? setDialog(filling) : filling.onFilled(new FormData())
   const clear = async () => {
     const messages = messagesOf(chat!)
     for (const message of messages.values()) if (!messages.has(message.parent ?? '')) await deleteMessage(message)
@@ -66,10 +80,29 @@ export function SlashMenu(props: {
     ...(toolServers.value.length > 0 ? [['tools', 'tool', t.hostedTools, press('.tool-line')] as const] : []),
     ...forChat,
     ['prompts', 'chat', t.prompts, () => setDialog('prompts')],
-    ...prompts.value.map((prompt): Command => {
-      const use = () => (promptValues(prompt.text).size > 0 ? setDialog(prompt) : insert(prompt.text))
-      return [prompt.name, 'send', t.savedPrompt, use]
-    })
+    ...prompts.value.map(({ name, text }): Command => {
+      const fields = [...promptValues(text)].map(([name, value]) => ({ name, value }))
+      const onFilled = (values: FormData) => insert(fillPrompt(text, values))
+      return [name, 'send', t.savedPrompt, () => askFor({ title: name, fields, onFilled })]
+    }),
+    ...Object.values(serverPrompts.value).flatMap(list =>
+      list.map((prompt): Command => {
+        const { server, name, description, arguments: fields } = prompt
+        const title = `${server}.${name}`
+        const onFilled = (values: FormData) =>
+          attempt(async () => {
+            const filled = await fillServerPrompt(prompt, values)
+            insert(filled.text)
+            if (filled.files.length > 0) props.onAttach(filled.files)
+          })
+        return [
+          title,
+          'tool',
+          description || fill(t.serverPrompt, { server }),
+          () => askFor({ title, fields, onFilled })
+        ]
+      })
+    )
   ]
   const found = isOpen ? commands.filter(([name, _, text]) => `${name} ${text}`.toLowerCase().includes(words)) : []
   const options = found.map(
@@ -105,7 +138,7 @@ export function SlashMenu(props: {
         <ChatSettings model={props.model} settings={props.settings} onSave={props.onSettings} onClose={close} />
       )}
       {dialog === 'prompts' && <PromptsDialog onClose={close} />}
-      {typeof dialog === 'object' && <FillDialog prompt={dialog} onFilled={insert} onClose={close} />}
+      {typeof dialog === 'object' && <FillDialog {...dialog} onClose={close} />}
     </>
   )
 }

@@ -4,7 +4,7 @@ import { Icon } from '../parts/icons.tsx'
 import { Fault, joinFacts } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
 import { ask } from '../state/api.ts'
-import { bytesOf } from '../state/chat-files.ts'
+import { filesOf } from '../state/chat-files.ts'
 import type { ResultFile } from '../state/chat-format.ts'
 import { chats } from '../state/chats.ts'
 import {
@@ -74,7 +74,7 @@ function ServerTools(props: PickerProps & { server: string; onClose: () => void 
   const attach = (uri: string) =>
     attempt(async () => {
       const { files } = await ask<{ files: ResultFile[] }>('GET', `${path}/resource?uri=${encodeURIComponent(uri)}`)
-      onAttach(files.map(({ name, type, data }) => new File([bytesOf(data)], name, { type })))
+      onAttach(filesOf(files))
       onClose()
     })
   return (

@@ -1,7 +1,7 @@
 import { parseAnyJson } from '../../../../core/system/json-object.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { partsOf } from './answer-calls.ts'
-import type { Chat, HostedCall, Message } from './chat-format.ts'
+import type { Chat, HostedCall, Message, ResultFile } from './chat-format.ts'
 import { readAll, readChat, storeAll } from './chats.ts'
 import { branchTo } from './conversation-tree.ts'
 import { type Preset, presets, prompts, type SavedPrompt, takePresets, takePrompts } from './presets.ts'
@@ -28,6 +28,10 @@ export function download(name: string, type: string, content: BlobPart): void {
 
 /** Decodes base64. */
 export const bytesOf = (base64: string) => Uint8Array.from(atob(base64), letter => letter.charCodeAt(0))
+
+/** Files of a tool server as those that a user chooses. */
+export const filesOf = (files: readonly ResultFile[]): File[] =>
+  files.map(({ name, type, data }) => new File([bytesOf(data)], name, { type }))
 
 const today = () => new Date().toISOString().slice(0, 10)
 
