@@ -172,6 +172,9 @@ async function linkFile(file: FileHandle, source: string, target: string, { allo
     copyFile(pathOfOpened(file, source), target, constants.COPYFILE_FICLONE_FORCE | constants.COPYFILE_EXCL)
   // A hard link fails on another file system, on one without links, or for another user's file. A copy still works.
   const hardLink = async () => {
+    // Wine links across drives, and such a link keeps its name until the file is closed, even after its removal.
+    const { dev } = await stat(dirname(target), { bigint: true })
+    if (dev !== (await file.stat({ bigint: true })).dev) throw new Error(`${source} is on another disk`)
     await link(source, target)
     // Linking by name: another file may have replaced it since it was opened, and must not become part of a model.
     if (isSameFile(await stat(target, { bigint: true }), await file.stat({ bigint: true }))) return
