@@ -153,10 +153,12 @@ const MAX_SUBFOLDERS = 16
  * @throws CorralError `invalid_request` naming the path and what is wrong with it; `path_not_allowed`
  */
 export async function inspectSource(
-  path: string,
+  named: string,
   variant?: string,
   access: ImportAccess = EVERYWHERE
 ): Promise<ModelSource> {
+  // Node.js itself writes paths of Windows in this form if they are long, and cannot read it for the root of a drive.
+  const path = named.replace(/^\\\\\?\\(?=[A-Za-z]:\\)/, '')
   requireAbsolute(path)
   try {
     const found = await lstat(await access.locate(path))
@@ -169,13 +171,15 @@ export async function inspectSource(
     }
     const folder = found.isFile() ? dirname(path) : path
     const names = await folderFiles(folder, access)
+    // The path may differ in case from the name, on Windows and macOS.
+    const isNamed = (name: string) => name.toLowerCase() === basename(path).toLowerCase()
+    const own = names.includes(basename(path)) ? basename(path) : (names.find(isNamed) ?? basename(path))
     const read = async (name: string) => await readHeader(await access.find(join(folder, name)))
-    const single = await singleFiles(found.isFile() ? [basename(path)] : names, names, read)
+    const single = await singleFiles(found.isFile() ? [own] : names, names, read)
     const model = isSafetensors
-      ? checkpointModel(basename(path))
+      ? checkpointModel(own)
       : found.isFile()
-        ? (speechModels(names).find(({ files }) => files[0]!.path === basename(path)) ??
-          ggufModel(basename(path), names, single))
+        ? (speechModels(names).find(({ files }) => files[0]!.path === own) ?? ggufModel(own, names, single))
         : chooseModel(folder, names, await readTexts(folder, names, access), variant, single)
     return await inspectFiles({ format: model.format, label: variant, files: toStoredFiles(folder, model) }, access)
   } catch (error) {
