@@ -21,6 +21,7 @@ import { MAX_DEFAULT_CHARACTERS, type NewDefaults, readDefaults } from '../../..
 import { checkJson, parseJson } from '../../../core/system/json-file.ts'
 import { readOpened, withRegularFile } from '../../../core/system/regular-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
+import { RESERVED_NAME } from '../../../core/system/usable-path.ts'
 
 /** Text files in caches (references, manifests, indexes) are far smaller. */
 const MAX_TEXT_BYTES = 64_000_000
@@ -196,7 +197,7 @@ function validPart(text: string): string {
     .replace(/[.-]+$/, '')
   if (part === '') return 'model'
   // Windows reserves some names for devices.
-  return /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)/i.test(part) ? `model-${part}`.slice(0, MAX_NAME_LENGTH) : part
+  return RESERVED_NAME.test(part) ? `model-${part}`.slice(0, MAX_NAME_LENGTH) : part
 }
 
 /** Owner for repositories from the hub's first days, which had none. */
