@@ -51,7 +51,10 @@ const SILENCE_OF_THE_DEAD = 90_000
  */
 export async function claimDataDirectory(paths: DataPaths, server: { address: string; version: string }) {
   for (const path of [paths.home, paths.models, paths.downloads, paths.runtimes, paths.cache, paths.logs]) {
-    await usable(path, () => mkdir(path, { recursive: true, mode: 0o700 }))
+    await usable(path, async () => {
+      const isNew = (await mkdir(path, { recursive: true, mode: 0o700 })) !== undefined
+      if (isNew && !path.startsWith(paths.home + sep)) await (await import('./file-writers.ts')).keepPrivate(path)
+    })
   }
   const self: Owner = {
     pid: process.pid,

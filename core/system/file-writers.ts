@@ -148,20 +148,28 @@ export function windowsForeigner(sddl: string, user: string, isFolder: boolean):
   return undefined
 }
 
+/** Keeps other accounts out of a new folder on Windows, where folders below C:\ or D:\ are open to all and modes have no effect. */
+export async function keepPrivate(folder: string): Promise<void> {
+  if (process.platform !== 'win32') return
+  // The owner, the system and administrators.
+  const entries = ['S-1-3-4', 'S-1-5-18', 'S-1-5-32-544'].map(sid => `*${sid}:(OI)(CI)F`)
+  await runTool('icacls.exe', [folder, '/inheritance:r', '/grant:r', ...entries]).catch(() => {
+    // A disk without permissions, such as a USB stick.
+  })
+}
+
 async function windowsWriter(path: string): Promise<ForeignWriter | undefined> {
   const paths = [await realpath(path)]
   while (dirname(paths.at(-1)!) !== paths.at(-1)) paths.push(dirname(paths.at(-1)!))
   const question = paths.map(one => `(Get-Acl -LiteralPath '${one.replaceAll("'", "''")}').Sddl`).join('; ')
-  const [descriptors, identity] = await Promise.all([
-    runTool('powershell.exe', ['-NoProfile', '-NonInteractive', '-Command', question]),
-    runTool('whoami.exe', ['/user', '/fo', 'csv', '/nh'])
-  ])
-  const user = /S-1-[\d-]+/.exec(identity.stdout.join())?.[0]
-  if (user === undefined || descriptors.stdout.length !== paths.length) {
+  const identity = '[Security.Principal.WindowsIdentity]::GetCurrent().User.Value'
+  const script = ['-NoProfile', '-NonInteractive', '-Command', `${identity}; ${question}`]
+  const [user, ...descriptors] = (await runTool('powershell.exe', script)).stdout
+  if (user === undefined || descriptors.length !== paths.length) {
     throw new Error(`Windows does not say who can write ${path}`)
   }
   for (const [index, at] of paths.entries()) {
-    const sid = windowsForeigner(descriptors.stdout[index]!, user, index > 0)
+    const sid = windowsForeigner(descriptors[index]!, user, index > 0)
     if (sid !== undefined) {
       const remedy = `icacls "${at}" /inheritance:r /grant:r "%USERNAME%:F" "*S-1-5-32-544:F"`
       return { path: at, who: `the account or group ${sid}`, remedy }
