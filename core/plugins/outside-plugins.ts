@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { readdir, readFile, stat } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { dirname, isAbsolute, join, sep } from 'node:path'
-import { pathToFileURL } from 'node:url'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 import { ConfigError, type ConfigProblem } from '../config/config-error.ts'
 import { type ConfigPlaces, expandPath, findFile, findHome } from '../config/config-file.ts'
 import { composeConfigSchema } from '../config/setting-schema.ts'
@@ -23,7 +23,11 @@ const CONDITIONS = new Set(['node', 'import', 'module-sync', 'default'])
 /** Files of a package that may change what it does. */
 const SOURCE = /\.(?:[cm]?[jt]s|json)$/
 
-const isPath = (name: string) => /^(?:\.{1,2}|~)(?:[/\\]|$)/.test(name) || isAbsolute(name)
+/** Returns the path that a plugin is named by; undefined if it is named by its package. @throws Error for a wrong URL */
+function pathIn(name: string): string | undefined {
+  if (/^file:/i.test(name)) return fileURLToPath(name)
+  return /^(?:\.{1,2}|~)(?:[/\\]|$)/.test(name) || isAbsolute(name) ? name : undefined
+}
 
 /**
  * Loads the plugins listed under `plugins` in the configuration file, in this order. Loads none if the file is
@@ -76,12 +80,13 @@ function settingsFault(plugin: PluginDefinition, others: readonly PluginDefiniti
 
 /**
  * Loads the plugin in a module. A plugin that declares itself optional and has a mistake is returned with its `fault`.
- * @param name of a package, or a path relative to `base`
+ * @param name of a package, a path relative to `base`, or a file URL
  * @param beforeImport called with the module's path; it throws if the module must not be run
  * @throws Error that says what is wrong, as the end of a sentence
  */
 export async function loadPlugin(name: string, base: string, beforeImport?: (path: string) => Promise<void>) {
-  const { path, folder } = isPath(name) ? await fileAt(expandPath(name, base)) : await fileOfPackage(name, base)
+  const place = pathIn(name)
+  const { path, folder } = place ? await fileAt(expandPath(place, base)) : await fileOfPackage(name, base)
   await beforeImport?.(path)
   const state = await stateOf(path, folder)
   const known = imported.get(path)

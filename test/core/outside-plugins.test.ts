@@ -1,5 +1,6 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { pathToFileURL } from 'node:url'
 import t, { type Test } from 'tap'
 import { Type } from 'typebox'
 import type { ConfigError } from '../../core/config/config-error.ts'
@@ -54,8 +55,9 @@ t.test('loadPlugin refuses modules that are not plugins', async t => {
 })
 
 t.test('outsidePlugins loads files, folders and packages in the order of the list', async t => {
+  const byUrl = folderOf(t, { 'a plugin.mjs': esm('f') })
   const folder = folderOf(t, {
-    'config.yaml': 'plugins: [./b.mjs, ./c, "@me/d", e, ./b.mjs]',
+    'config.yaml': `plugins: [./b.mjs, ./c, "@me/d", e, ./b.mjs, "${pathToFileURL(join(byUrl, 'a plugin.mjs')).href}"]`,
     'b.mjs': esm('b'),
     'c/package.json': { type: 'module', main: 'main.js' },
     'c/main.js': esm('c'),
@@ -67,7 +69,7 @@ t.test('outsidePlugins loads files, folders and packages in the order of the lis
   const found = await find(folder)
   t.same(
     found.map(({ name, description, options }) => ({ name, description, options })),
-    ['b', 'c', 'd', 'e'].map(name => ({ name, description: '', options: { type: 'object', properties: {} } }))
+    ['b', 'c', 'd', 'e', 'f'].map(name => ({ name, description: '', options: { type: 'object', properties: {} } }))
   )
 })
 
