@@ -1,4 +1,4 @@
-import { basename } from 'node:path'
+import { basename, toNamespacedPath } from 'node:path'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -53,6 +53,9 @@ function getPooling({ metadata, format }: StoredVariant): string {
   return POOLING[Number(info[`${architecture}.pooling_type`])] ?? otherwise
 }
 
+/** Windows opens a path of 260 characters only in its extended form, which Node.js uses itself. */
+const openable = (path: string) => (path.length < 260 ? path : toNamespacedPath(path))
+
 /** Builds the command line of an engine. Everything that decides how it works is explicit, if the build knows it. */
 export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): string[] {
   const { listen, knownFlags } = settings
@@ -61,8 +64,8 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   const where =
     'socketPath' in listen ? ['--host', listen.socketPath] : ['--host', listen.host, '--port', `${listen.port}`]
 
-  const list = ['--model', spec.modelPath]
-  if (spec.projectorPath !== undefined) list.push('--mmproj', spec.projectorPath)
+  const list = ['--model', openable(spec.modelPath)]
+  if (spec.projectorPath !== undefined) list.push('--mmproj', openable(spec.projectorPath))
   list.push(...where, '--alias', spec.alias)
   const context = Math.max(MIN_CONTEXT, options.num_ctx * options.num_parallel)
   list.push('--ctx-size', `${context}`, '--parallel', `${options.num_parallel}`)
@@ -160,7 +163,7 @@ const NGRAM_GUESS = 64
 function speculationArguments({ ngram, mtp, companion, draft }: EngineSettings['speculation']): string[] {
   const list: string[] = []
   if (draft?.modelPath !== undefined) {
-    list.push('--model-draft', draft.modelPath)
+    list.push('--model-draft', openable(draft.modelPath))
     if (draft.min_tokens !== undefined) list.push('--spec-draft-n-min', `${draft.min_tokens}`)
     if (draft.min_probability !== undefined) list.push('--spec-draft-p-min', `${draft.min_probability}`)
     if (draft.n_gpu_layers !== undefined && draft.n_gpu_layers >= 0)
