@@ -1,6 +1,6 @@
 import { accessSync, constants, existsSync, realpathSync } from 'node:fs'
 import { mkdir, readFile, rm } from 'node:fs/promises'
-import { homedir } from 'node:os'
+import { homedir, hostname, userInfo } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { expandPath } from '../../core/config/config-file.ts'
@@ -77,6 +77,30 @@ export function launchdAgent({ command, flags, environment, home }: ServiceDefin
   })
 }
 
+/** A task of Windows that starts at log on, without a window. `cmd` sets variables and writes the log, which tasks cannot. */
+export function scheduledTask(
+  { command, flags, environment, home }: ServiceDefinition,
+  log: string,
+  user: string
+): string {
+  const settings = { ...(home !== undefined && { CORRAL_HOME: home }), ...environment }
+  const quoted = (word: string) => {
+    if (!/["%\r\n]/.test(word)) return `"${word}"`
+    throw failure(
+      `A task of Windows cannot contain the characters " and %, which are in ${word}. Choose another value.`
+    )
+  }
+  const set = Object.entries(settings).map(([name, value]) => `set ${quoted(`${name}=${value}`)}&& `)
+  const words = [...command, ...flags, 'serve'].map(quoted).join(' ')
+  // Other letters must be references: schtasks reads files in the system's code page.
+  const xml = (text: string) => text.replace(/[&<>"]|[^ -~]/gu, letter => `&#${letter.codePointAt(0)};`)
+  return fillTemplate('scheduled-task.xml', {
+    mark: MARK,
+    user: xml(user),
+    arguments: xml(`--headless cmd.exe /d /s /c "${set.join('')}${words} >> ${quoted(log)} 2>&1"`)
+  })
+}
+
 type ServiceStep =
   | { do: 'run'; command: string[] /** It may fail, because there may be nothing to undo. */; optional?: boolean }
   | { do: 'write'; path: string; text: string }
@@ -84,8 +108,11 @@ type ServiceStep =
 
 /** The parts of the machine that matter for services. */
 interface ServicePlace {
-  platform: 'linux' | 'darwin'
+  platform: 'linux' | 'darwin' | 'win32'
+  /** -1 on Windows. */
   uid: number
+  /** With the domain, on Windows. */
+  user?: string
   userHome: string
   /** XDG_CONFIG_HOME, if set. */
   configHome: string | undefined
@@ -93,6 +120,7 @@ interface ServicePlace {
 
 export function serviceFile({ platform, userHome, configHome }: ServicePlace, system: boolean): string {
   if (platform === 'darwin') return join(userHome, 'Library', 'LaunchAgents', `${SERVICE}.plist`)
+  if (platform === 'win32') return join(userHome, 'AppData', 'Local', SERVICE, 'task.xml')
   if (system) return `/etc/systemd/system/${SERVICE}.service`
   return join(configHome || join(userHome, '.config'), 'systemd', 'user', `${SERVICE}.service`)
 }
@@ -100,6 +128,8 @@ export function serviceFile({ platform, userHome, configHome }: ServicePlace, sy
 const systemctl = (system: boolean, ...words: string[]) => ['systemctl', ...(system ? [] : ['--user']), ...words]
 const runs = (command: string[], optional = false): ServiceStep => ({ do: 'run', command, optional })
 const bootout = (uid: number) => runs(['launchctl', 'bootout', `gui/${uid}/${SERVICE}`], true)
+
+const schtasks = (...words: string[]) => ['schtasks.exe', ...words, '/TN', SERVICE]
 
 /** Steps of the installation. launchd appends output to `log`. */
 export function installSteps(
@@ -117,6 +147,15 @@ export function installSteps(
       runs(['launchctl', 'bootstrap', `gui/${place.uid}`, path])
     ]
   }
+  if (place.platform === 'win32') {
+    return [
+      { do: 'write', path, text: scheduledTask(service, log, place.user!) },
+      runs([...schtasks('/Create', '/F'), '/XML', path]),
+      // The task's next instance waits for the end of this one.
+      runs(schtasks('/End'), true),
+      runs(schtasks('/Run'))
+    ]
+  }
   const useradd = ['useradd', '--system', '--user-group', '--home-dir', home, '--shell', '/usr/sbin/nologin', SERVICE]
   return [
     ...(system && !hasAccount ? [runs(useradd)] : []),
@@ -132,6 +171,7 @@ export function installSteps(
 export function uninstallSteps(place: ServicePlace, system: boolean): ServiceStep[] {
   const remove: ServiceStep = { do: 'remove', path: serviceFile(place, system) }
   if (place.platform === 'darwin') return [bootout(place.uid), remove]
+  if (place.platform === 'win32') return [runs(schtasks('/End'), true), runs(schtasks('/Delete', '/F')), remove]
   return [runs(systemctl(system, 'disable', '--now', SERVICE)), remove, runs(systemctl(system, 'daemon-reload'))]
 }
 
@@ -146,31 +186,25 @@ export async function serviceUninstall(context: CommandContext, flags: Flags): P
   if (flags.dryRun) return await perform(steps, true)
   await requireManager(place, system)
   await perform(steps, false)
-  const home = /^Environment="?CORRAL_HOME=([^"\n]*)/m.exec(written)?.[1] ?? dataPaths(undefined, undefined).home
-  printNote(`The service was removed. Its data is kept in ${home}`)
+  const home = /CORRAL_HOME(?:=|<\/key><string>)([^"<\n]*)/.exec(withLetters(written))?.[1]
+  printNote(`The service was removed. Its data is kept in ${home ?? dataPaths(undefined, undefined).home}`)
 }
 
 /** The service that the flags refer to. */
 function openService({ env }: CommandContext, flags: Flags) {
   const { platform } = process
-  if (platform === 'win32') {
+  if (platform !== 'linux' && platform !== 'darwin' && platform !== 'win32') {
     throw failure(
-      'corral cannot install itself as a service on Windows. Use the Task Scheduler to start it: new task, "Run only ' +
-        `when user is logged on", trigger "At log on", program ${process.execPath}, arguments "${scriptPath()}" serve, ` +
-        'and no time limit under Settings.'
-    )
-  }
-  if (platform !== 'linux' && platform !== 'darwin') {
-    throw failure(
-      `corral supports the services of systemd and launchd, not those of ${platform}. ` +
+      `corral supports systemd, launchd and the Task Scheduler, not the services of ${platform}. ` +
         `Configure yours to run: ${process.execPath} ${scriptPath()} serve`
     )
   }
-  if (flags.system && platform === 'darwin') {
-    throw failure('On macOS, corral can only be a service of a user. Leave out --system.')
+  if (flags.system && platform !== 'linux') {
+    throw failure('On macOS and Windows, corral can only be a service of a user. Leave out --system.')
   }
-  const uid = process.getuid!()
-  const place: ServicePlace = { platform, uid, userHome: homedir(), configHome: env.XDG_CONFIG_HOME }
+  const uid = process.getuid?.() ?? -1
+  const user = `${env.USERDOMAIN ?? hostname()}\\${userInfo().username}`
+  const place: ServicePlace = { platform, uid, user, userHome: homedir(), configHome: env.XDG_CONFIG_HOME }
   const system = platform === 'linux' && !flags.user && (flags.system === true || uid === 0)
   return { place, system, file: serviceFile(place, system) }
 }
@@ -223,7 +257,9 @@ export async function serviceInstall(context: CommandContext, flags: Flags): Pro
     return value === undefined || value === false ? [] : [`--${flag}`, ...(value === true ? [] : [value])]
   })
   const command = [lastingPath('node', process.execPath, env), lastingPath('corral', scriptPath(), env)]
-  const environment: Record<string, string> = { PATH: servicePath(place, dirname(command[0]!)) }
+  // A task of Windows has the user's own PATH.
+  const environment: Record<string, string> =
+    place.platform === 'win32' ? {} : { PATH: servicePath(place, dirname(command[0]!)) }
   for (const name of [...OVERRIDES.map(override => override.env), ...MORE_VARIABLES]) {
     const value = env[name]?.trim()
     if (value && !SECRETS.includes(name)) environment[name] = absolute(name, value)
@@ -266,7 +302,7 @@ export async function serviceInstall(context: CommandContext, flags: Flags): Pro
     throw failure('Only root can install a service of the machine. Run: sudo corral service install --system')
   }
   await requireManager(place, system)
-  if (place.platform === 'darwin') await mkdir(dirname(log), { recursive: true, mode: 0o700 })
+  if (place.platform !== 'linux') await mkdir(dirname(log), { recursive: true, mode: 0o700 })
   await perform(steps, false)
   printPairs([
     ['service', file],
@@ -319,7 +355,7 @@ async function run(command: readonly string[]) {
 }
 
 async function requireManager({ platform }: ServicePlace, system: boolean): Promise<void> {
-  if (platform === 'darwin') return
+  if (platform !== 'linux') return
   try {
     await run(systemctl(system, 'show', '--property=Version'))
   } catch (error) {
@@ -358,7 +394,7 @@ async function perform(steps: readonly ServiceStep[], isDryRun: boolean): Promis
 }
 
 function logCommand({ platform }: ServicePlace, system: boolean, log: string): string {
-  return platform === 'darwin' ? log : `journalctl ${system ? '' : '--user '}-u ${SERVICE} -f`
+  return platform !== 'linux' ? log : `journalctl ${system ? '' : '--user '}-u ${SERVICE} -f`
 }
 
 export async function serviceStatus(context: CommandContext, flags: Flags): Promise<void> {
@@ -381,7 +417,12 @@ export async function serviceStatus(context: CommandContext, flags: Flags): Prom
   process.exitCode = state.running ? EXIT.ok : EXIT.noServer
 }
 
+/** Replaces the references to letters in a task. */
+const withLetters = (xml: string) => xml.replace(/&#(\d+);/g, (_, code) => String.fromCodePoint(Number(code)))
+
 function parseCommand(text: string): string[] {
+  const task = / \/c "(?:.*&& )?"([^"]+)" "([^"]+)"/.exec(withLetters(text))
+  if (task) return task.slice(1)
   const line = /^ExecStart=(.*)$/m.exec(text)?.[1]
   const words =
     line === undefined
@@ -399,6 +440,18 @@ async function readState({ platform, uid }: ServicePlace, system: boolean) {
     const { stdout: lines } = await run(['launchctl', 'print', `gui/${uid}/${SERVICE}`]).catch(() => ({ stdout: [] }))
     const state = lines.map(line => /^\s*state = (.*)$/.exec(line)?.[1]).find(found => found !== undefined)
     return { enabled: lines.length > 0 ? 'yes' : 'no', state: state ?? 'not loaded', running: state === 'running' }
+  }
+  if (platform === 'win32') {
+    // schtasks would answer in the user's language.
+    const script = `(Get-ScheduledTask -TaskPath '\\' -TaskName ${SERVICE}).State`
+    const command = ['powershell.exe', '-NoProfile', '-NonInteractive', '-Command', script]
+    const { stdout } = await run(command).catch(() => ({ stdout: [] }))
+    const state = stdout[0]?.trim() || 'not created'
+    return {
+      enabled: /Disabled|not/.test(state) ? 'no' : 'yes',
+      state: state.toLowerCase(),
+      running: state === 'Running'
+    }
   }
   const properties = ['UnitFileState', 'ActiveState', 'SubState', 'Result']
   const { stdout } = await run(systemctl(system, 'show', SERVICE, `--property=${properties.join()}`))

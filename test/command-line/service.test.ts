@@ -7,8 +7,10 @@ import {
   installSteps,
   launchdAgent,
   type ServiceDefinition,
+  scheduledTask,
   serviceFile,
-  systemdUnit
+  systemdUnit,
+  uninstallSteps
 } from '../../command-line/commands/service.ts'
 import { until } from '../support/corral.ts'
 import { sample } from '../support/thorough.ts'
@@ -91,6 +93,39 @@ t.test('launchdAgent creates a valid agent with special characters in paths', as
     { do: 'write', path: '/Users/me/Library/LaunchAgents/corral.plist' },
     { command: ['launchctl', 'bootout', 'gui/501/corral'], optional: true },
     { command: ['launchctl', 'bootstrap', 'gui/501', '/Users/me/Library/LaunchAgents/corral.plist'] }
+  ])
+})
+
+t.test('scheduledTask creates a valid task with special characters in paths', async t => {
+  const home = `C:\\Users\\Zoë & Söhne\\<models> 'x'`
+  const service = { ...USUAL, system: false, command: ['C:\\node.exe', 'C:\\corral.mjs'], flags: ['--port', '1'], home }
+  const task = scheduledTask(service, `${home}\\service.log`, 'DESK\\Zoë')
+  t.match(task, /^[ -~\n]*$/, 'only ASCII, since schtasks reads files in the code page')
+  const parse = `import json, sys, xml.etree.ElementTree as tree
+print(json.dumps({part.tag.split('}')[1]: part.text for part in tree.fromstring(sys.stdin.buffer.read()).iter()}))`
+  const { stdout, stderr } = spawnSync('python3', ['-c', parse], { input: task, encoding: 'utf8' })
+  t.match(JSON.parse(stdout || JSON.stringify({ stderr })), {
+    UserId: 'DESK\\Zoë',
+    LogonType: 'InteractiveToken',
+    ExecutionTimeLimit: 'PT0S',
+    Command: 'conhost.exe',
+    Arguments: `--headless cmd.exe /d /s /c "set "CORRAL_HOME=${home}"&& "C:\\node.exe" "C:\\corral.mjs" "--port" "1" "serve" >> "${home}\\service.log" 2>&1"`
+  })
+  t.throws(() => scheduledTask({ ...service, home: 'C:\\50% off' }, 'log', 'me'), /cannot contain the characters " and %/)
+  const place = { platform: 'win32', uid: -1, user: 'me', userHome: '/me', configHome: undefined } as const
+  const described = (steps: ReturnType<typeof installSteps>) =>
+    steps.map(step => (step.do === 'run' ? step.command.join(' ') : `${step.do} ${step.path}`))
+  const file = '/me/AppData/Local/corral/task.xml'
+  t.same(described(installSteps(place, service, 'log', false)), [
+    `write ${file}`,
+    `schtasks.exe /Create /F /TN corral /XML ${file}`,
+    'schtasks.exe /End /TN corral',
+    'schtasks.exe /Run /TN corral'
+  ])
+  t.same(described(uninstallSteps(place, false)), [
+    'schtasks.exe /End /TN corral',
+    'schtasks.exe /Delete /F /TN corral',
+    `remove ${file}`
   ])
 })
 
