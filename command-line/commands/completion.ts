@@ -4,7 +4,7 @@ import type { CommandContext } from '../context.ts'
 import { printText } from '../output.ts'
 import { shippedText } from '../shipped-text.ts'
 
-const SHELLS = ['bash', 'zsh', 'fish']
+const SHELLS = ['bash', 'zsh', 'fish', 'powershell']
 
 /**
  * Prints a script that calls `corral __complete <words>`, which prints one candidate per line with its description
@@ -12,7 +12,7 @@ const SHELLS = ['bash', 'zsh', 'fish']
  */
 export function completion(_context: CommandContext, shell: string): void {
   if (!SHELLS.includes(shell)) {
-    throw misuse(`corral completes commands in bash, zsh and fish, not in "${shell}".`)
+    throw misuse(`corral completes commands in bash, zsh, fish and powershell, not in "${shell}".`)
   }
   printText(shippedText(`completion.${shell}`).trimEnd())
 }
@@ -43,7 +43,8 @@ const VALUES: Record<string, (context: CommandContext) => string[] | Promise<str
 
 /** Candidates for the last word. @param words words after `corral`, including the unfinished last one */
 async function complete(program: Command, context: CommandContext, words: string[]): Promise<Completion[]> {
-  const typed = words.at(-1) ?? ''
+  // PowerShell sends a blank, because some versions leave out empty arguments.
+  const typed = (words.at(-1) ?? '').trim()
   let command = program
   let operands = 0
   let pending: Option | undefined
