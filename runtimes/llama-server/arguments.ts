@@ -1,4 +1,4 @@
-import { basename, toNamespacedPath } from 'node:path'
+import { basename, toNamespacedPath, win32 } from 'node:path'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -25,6 +25,8 @@ export type Listen = { socketPath: string } | { host: string; port: number }
 
 export interface ArgumentSettings {
   listen: Listen
+  /** The engine's working folder. */
+  folder?: string | undefined
   /** A file with the chat template to use instead of the model's own. */
   templateFile?: string | undefined
   /** The flags that the build's `--help` names. If undefined, the build is assumed to know all flags. */
@@ -105,7 +107,7 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   if (mode === 'chat' && knows('--metrics')) list.push('--metrics')
   const own = spec.settings
   if (own) {
-    list.push(...loraArguments(own.loras))
+    list.push(...loraArguments(own.loras, settings.folder ?? ''))
     // Embeddings are not generated token by token.
     if (mode === 'chat' && knows('--spec-type')) list.push(...speculationArguments(own.speculation))
   }
@@ -142,10 +144,12 @@ function boundArguments({ checkpoints, deviceMargins, shares }: EngineBounds, kn
 }
 
 /** llama-server's `common/arg.cpp` expects comma-separated values, with a scale after each file and a colon. */
-function loraArguments(loras: EngineSettings['loras']): string[] {
+function loraArguments(loras: EngineSettings['loras'], folder: string): string[] {
   const cell = (text: string) => (/[",]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text)
   const plain = loras.filter(({ scale }) => scale === 1)
-  const scaled = loras.filter(({ scale }) => scale !== 1)
+  // Windows' drives have a colon too.
+  const fromHere = (path: string) => (/^[a-z]:\\/i.test(path) ? win32.relative(folder, path) : path)
+  const scaled = loras.flatMap(({ path, scale }) => (scale === 1 ? [] : [{ path: fromHere(path), scale }]))
   const colon = scaled.find(({ path }) => path.includes(':'))
   if (colon) {
     const message = `llama-server cannot scale the LoRA adapter ${colon.path}, since its path contains a colon. Move it to another folder.`

@@ -42,7 +42,8 @@ export async function launchEngine(
     const { server: executable } = build.executables
     const flags = await knownFlags(build, executable, { environment: more, signal })
     signal.throwIfAborted()
-    const list = engineArguments(spec, { listen, templateFile, knownFlags: flags, extra: deps.extraArguments })
+    const settings = { listen, folder: dirname(executable), templateFile, knownFlags: flags }
+    const list = engineArguments(spec, { ...settings, extra: deps.extraArguments })
     const child = startEngineProcess({ executable, arguments: list, environment, ...output })
     const { pid } = child
     const startTime = pid === undefined ? undefined : await processStartTime(pid)

@@ -118,7 +118,11 @@ t.test("appends flags from a model's settings", t => {
   ]
   for (const [given, flags] of table) t.equal(of(given).join(' '), flags, JSON.stringify(given))
   t.same(of({ speculation: { ngram: true } }, 'embedding'), [], 'nothing is generated there')
-  t.throws(() => of({ loras: [{ path: 'C:\\a.gguf', scale: 2 }] }), { code: 'load_failed', message: /colon/ })
+  const onC = { loras: [{ path: 'C:\\m\\a.gguf', scale: 2 }] }
+  const started = (folder: string) =>
+    flags(engineArguments(engineSpec({ settings: { ...PLAIN_SETTINGS, ...onC } }), { ...settings, folder }))
+  t.equal(started('C:\\bin')['--lora-scaled'], '..\\m\\a.gguf:2')
+  t.throws(() => started('D:\\bin'), { code: 'load_failed', message: /colon/ })
   t.equal(flags(engineArguments(engineSpec({ slotFolder: '/s' }), settings))['--slot-save-path'], '/s/')
   t.end()
 })
