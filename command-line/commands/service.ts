@@ -186,8 +186,7 @@ export async function serviceUninstall(context: CommandContext, flags: Flags): P
   if (flags.dryRun) return await perform(steps, true)
   await requireManager(place, system)
   await perform(steps, false)
-  const home = /CORRAL_HOME(?:=|<\/key><string>)([^"<\n]*)/.exec(withLetters(written))?.[1]
-  printNote(`The service was removed. Its data is kept in ${home ?? dataPaths(undefined, undefined).home}`)
+  printNote(`The service was removed. Its data is kept in ${dataOf(written).home}`)
 }
 
 /** The service that the flags refer to. */
@@ -407,7 +406,7 @@ export async function serviceStatus(context: CommandContext, flags: Flags): Prom
   await requireManager(place, system)
   const state = await readState(place, system)
   const missing = parseCommand(text).filter(path => !existsSync(path))
-  const log = logCommand(place, system, join(dataPaths(undefined, undefined).logs, 'service.log'))
+  const log = logCommand(place, system, join(dataOf(text).logs, 'service.log'))
   const { enabled } = state
   if (flags.json) printJson({ file, ...state, missing, log })
   else printPairs(Object.entries({ service: file, enabled, state: state.state, log }))
@@ -419,6 +418,10 @@ export async function serviceStatus(context: CommandContext, flags: Flags): Prom
 
 /** Replaces the references to letters in a task. */
 const withLetters = (xml: string) => xml.replace(/&#(\d+);/g, (_, code) => String.fromCodePoint(Number(code)))
+
+/** The data directory of a service. */
+const dataOf = (text: string) =>
+  dataPaths(/CORRAL_HOME(?:=|<\/key><string>)([^"<\n]*)/.exec(withLetters(text))?.[1], undefined)
 
 function parseCommand(text: string): string[] {
   const task = / \/c "(?:.*&& )?"([^"]+)" "([^"]+)"/.exec(withLetters(text))

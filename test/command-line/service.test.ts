@@ -111,7 +111,10 @@ print(json.dumps({part.tag.split('}')[1]: part.text for part in tree.fromstring(
     Command: 'conhost.exe',
     Arguments: `--headless cmd.exe /d /s /c "set "CORRAL_HOME=${home}"&& "C:\\node.exe" "C:\\corral.mjs" "--port" "1" "serve" >> "${home}\\service.log" 2>&1"`
   })
-  t.throws(() => scheduledTask({ ...service, home: 'C:\\50% off' }, 'log', 'me'), /cannot contain the characters " and %/)
+  t.throws(
+    () => scheduledTask({ ...service, home: 'C:\\50% off' }, 'log', 'me'),
+    /cannot contain the characters " and %/
+  )
   const place = { platform: 'win32', uid: -1, user: 'me', userHome: '/me', configHome: undefined } as const
   const described = (steps: ReturnType<typeof installSteps>) =>
     steps.map(step => (step.do === 'run' ? step.command.join(' ') : `${step.do} ${step.path}`))

@@ -81,7 +81,10 @@ t.test('service creates, shows and removes a launchd agent', async t => {
   t.match(await service('install', '--system'), { code: 1, stderr: /can only be a service of a user/ })
   t.match(await service('install', '--port', '8123'), { code: 0, stdout: /log +.*service\.log/ })
   t.match(readFileSync(file, 'utf8'), '<string>8123</string>')
-  t.match(await service('status'), { code: 0, stdout: /^state +running$/m })
+  t.match(await service('status'), {
+    code: 0,
+    stdout: new RegExp(`^state +running\nlog +${join(home, 'data', 'logs')}`, 'm')
+  })
   t.match(await service('uninstall'), { code: 0, stderr: new RegExp(`data is kept in ${join(home, 'data')}`) })
   t.notOk(existsSync(file))
   t.match(await service('status'), { code: 4 })
