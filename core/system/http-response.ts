@@ -15,31 +15,58 @@ export class InvalidResponse extends Error {
 
 const MAX_HEAD_LENGTH = 64 * 1024
 const END_OF_HEAD = '\r\n\r\n'
+const NO_BODY: ResponseHead['body'] = { kind: 'length', length: 0 }
+const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
+/** A line break of which only a half is there. */
+const HALF_BREAK = /\r(?!\n)|(?<!\r)\n/
+/** Header names that have been seen, in lower case. Responses of a server all have the same. */
+const names = new Map<string, string>()
+const MAX_NAMES = 1000
 
 /** Parses the head of a response. @throws InvalidResponse if it is not HTTP/1.x, or has contradictory lengths */
 export function parseHead(text: string): ResponseHead {
-  const lines = text.split('\r\n')
-  const first = /^HTTP\/1\.([01]) (\d{3})(?: |$)/.exec(lines[0]!)
+  const first = /^HTTP\/1\.([01]) (\d{3})(?: |\r|$)/.exec(text)
   if (!first) throw new InvalidResponse('the response is not HTTP/1.1')
   const status = Number(first[2])
-  const headers = new Map<string, string>()
-  for (const line of lines.slice(1)) {
-    const parts = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*$/.exec(line)
-    if (!parts) throw new InvalidResponse('the response has an invalid header line')
-    const name = parts[1]!.toLowerCase()
-    const before = headers.get(name)
-    headers.set(name, before === undefined ? parts[2]! : `${before}, ${parts[2]!}`)
-  }
-  const connection = (headers.get('connection') ?? '').toLowerCase()
+  const from = text.indexOf('\r\n')
+  const headers = from === -1 ? {} : parseHeaders(text, from + 2)
+  const connection = (headers.connection ?? '').toLowerCase()
   const canStay = first[1] === '1' ? !/\bclose\b/.test(connection) : /\bkeep-alive\b/.test(connection)
   const body = bodyFraming(status, headers)
-  return { status, headers: Object.fromEntries(headers), keepAlive: canStay && body.kind !== 'until-close', body }
+  return { status, headers, keepAlive: canStay && body.kind !== 'until-close', body }
 }
 
-function bodyFraming(status: number, headers: ReadonlyMap<string, string>): ResponseHead['body'] {
+/** Parses the header lines from an offset. @throws InvalidResponse */
+function parseHeaders(text: string, from: number): Record<string, string> {
+  const headers: Record<string, string> = { __proto__: null } as never
+  if (HALF_BREAK.test(text)) throw new InvalidResponse('the response has an invalid header line')
+  for (let at = from; at <= text.length; ) {
+    const end = text.indexOf('\r\n', at)
+    const to = end === -1 ? text.length : end
+    const colon = text.indexOf(':', at)
+    const name = headerName(text.slice(at, colon === -1 ? at : Math.min(colon, to)))
+    const value = text.slice(colon + 1, to).trim()
+    headers[name] = headers[name] === undefined ? value : `${headers[name]}, ${value}`
+    at = to + 2
+  }
+  return headers
+}
+
+/** Returns the name in lower case. @throws InvalidResponse */
+function headerName(text: string): string {
+  const known = names.get(text)
+  if (known !== undefined) return known
+  if (!HEADER_NAME.test(text)) throw new InvalidResponse('the response has an invalid header line')
+  if (names.size >= MAX_NAMES) names.clear()
+  const name = text.toLowerCase()
+  names.set(text, name)
+  return name
+}
+
+function bodyFraming(status: number, headers: ResponseHead['headers']): ResponseHead['body'] {
   if (status < 200 || status === 204 || status === 304) return { kind: 'length', length: 0 }
-  const encoding = headers.get('transfer-encoding')
-  const length = headers.get('content-length')
+  const encoding = headers['transfer-encoding']
+  const length = headers['content-length']
   if (encoding !== undefined) {
     if (length !== undefined) throw new InvalidResponse('the response declares its length twice')
     if (encoding.toLowerCase() === 'chunked') return { kind: 'chunked' }
@@ -74,16 +101,20 @@ export class ResponseReader {
   isWanted = true
   /** Remaining bytes of the body or of its current chunk. Infinite if the connection ends the body. */
   left = 0
+  /** By name in lower case. Complete when the response is. */
+  readonly trailers: Record<string, string> = {}
   readonly #onHead: (head: ResponseHead) => boolean
+  readonly #isBodiless: boolean
   #expected: Expected = 'head'
   #headText = ''
   /** An incomplete line beside the data of chunks. */
   #line: Buffer = NOTHING
   #trailerBytes = 0
 
-  /** @param onHead returns false if the body is not wanted */
-  constructor(onHead: (head: ResponseHead) => boolean = () => true) {
+  /** @param onHead returns false if the body is not wanted @param isBodiless whether it answers a HEAD request */
+  constructor(onHead: (head: ResponseHead) => boolean = () => true, isBodiless = false) {
     this.#onHead = onHead
+    this.#isBodiless = isBodiless
   }
 
   /** Whether the whole response has arrived. */
@@ -147,7 +178,7 @@ export class ResponseReader {
       if (head.status === 101) throw new InvalidResponse('the server switches to another protocol')
       if (head.status < 200) continue
       this.head = head
-      const { body } = head
+      const body = this.#isBodiless ? NO_BODY : head.body
       this.left = body.kind === 'length' ? body.length : body.kind === 'chunked' ? 0 : Number.POSITIVE_INFINITY
       this.#expected = body.kind === 'chunked' ? 'size' : this.left === 0 ? 'nothing' : 'body'
       return from
@@ -186,6 +217,7 @@ export class ResponseReader {
       if (this.#trailerBytes > MAX_LINE_BYTES) {
         throw new InvalidResponse('the trailing headers of the response do not end')
       }
+      Object.assign(this.trailers, parseHeaders(bytes.toString('latin1', from, end), 0))
     }
   }
 }

@@ -1,3 +1,5 @@
+import { Readable } from 'node:stream'
+
 type Take = (chunk: Buffer) => Promise<void> | undefined
 
 /** The body of an engine's answer. At most one piece is fetched ahead of the reader. */
@@ -96,6 +98,29 @@ export class ResponseBody {
     if (this.#ended) resolve()
     else this.#setPaused(false)
   }
+}
+
+/** Returns the body as a stream. Destroying the stream ends the answer. */
+export function toStream(body: EngineBody): Readable {
+  let wanted = () => {}
+  const stream = new Readable({
+    read: () => wanted(),
+    destroy(error, done) {
+      body.cancel()
+      done(error)
+    }
+  })
+  const take = (chunk: Buffer) =>
+    stream.push(chunk)
+      ? undefined
+      : new Promise<void>(resolve => {
+          wanted = resolve
+        })
+  body.consume(take).then(
+    () => stream.push(null),
+    error => stream.destroy(error)
+  )
+  return stream
 }
 
 export async function readText(body: EngineBody): Promise<string> {
