@@ -1,4 +1,6 @@
 import { randomUUID } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
+import { text } from 'node:stream/consumers'
 import { GROWN_CONTEXT, UNENFORCED_SCHEMA } from '../../../core/answers/answer-headers.ts'
 import { promptTokens } from '../../../core/answers/engine-call.ts'
 import { eventsIn, setGenerated } from '../../../core/answers/generated-tokens.ts'
@@ -24,7 +26,7 @@ import { forwardedHeaders } from '../../../core/http/forwarded-headers.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { listModes, listOperations } from '../../../core/models/model-operations.ts'
-import { withAnySignal, withResolver } from '../../../core/system/abort-signals.ts'
+import { withResolver } from '../../../core/system/abort-signals.ts'
 import { merged } from '../../../core/system/collections.ts'
 import {
   type AskBody,
@@ -41,7 +43,7 @@ import {
 } from './asking/ask-protocol.ts'
 import { ContinuedAnswer, type Ending, hasAnswerContent } from './asking/continued-answer.ts'
 import type { Copies } from './copying/copies.ts'
-import { type Asking, askNode, dispatch, NodeFault } from './dispatch.ts'
+import { type Asking, askNode, dispatch, NodeFault, throwIfAborted } from './dispatch.ts'
 import { type ClusterNode, NEVER_PREFIX } from './nodes/node.ts'
 import type { NodeAnswer } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
@@ -112,7 +114,7 @@ export function clusterProvider(
       const body = { model: members.nameAt(member, variant), options }
       const reply = await member.call('/api/models/preview', { body }).catch(() => undefined)
       if (!reply) return undefined
-      const { load, limited, memory: use, fits } = parsed(await reply.body.text()) as ModelPreview
+      const { load, limited, memory: use, fits } = parsed(await text(reply.body)) as ModelPreview
       return { options: load, ...(limited && { limited }), ...(use && fits && { use, fits }) }
     },
     unload: variant => atEach(variant, '/api/stop', model => ({ model })),
@@ -157,8 +159,12 @@ function heldModels(members: ClusterNodes, find: Catalog['find']): HeldElsewhere
 function heldEngine(members: ClusterNodes, member: ClusterNode, variant: Model, record: RunningRecord): Engine {
   const { mode, options, context_length, slots, generated_tokens } = record
   const ask = async <Value>(call: OnceCall, signal: AbortSignal): Promise<Value | undefined> => {
-    const asking = { variant, mode, body: { mode, call }, by: {}, name: members.nameAt(member, variant) ?? '' }
-    const value = await askNode(member, asking, signal, readPiece<Value | null>).catch(() => signal.throwIfAborted())
+    const name = members.nameAt(member, variant) ?? ''
+    const asking = { variant, body: { mode, call }, by: {} }
+    const read = readPiece<Value | null>
+    // One signal may serve many engines.
+    setMaxListeners(0, signal)
+    const value = await askNode(member, name, asking, [signal], read).catch(() => signal.throwIfAborted())
     return value ?? undefined
   }
   const engine: Engine = {
@@ -194,6 +200,8 @@ function createClusterEngine(
   withoutBytes: Set<string>
 ): Engine {
   const stopped = new AbortController()
+  // Each request listens.
+  setMaxListeners(0, stopped.signal)
   const { promise: exited, resolve: end } = withResolver<EngineExit>()
   const { variant, mode } = spec
   const key = modelKey(variant.key, mode)
@@ -228,20 +236,16 @@ function createClusterEngine(
   }
 
   function callsFor(by: Partial<LeaseRequest>) {
-    const untilStopped = <T>(signal: AbortSignal, use: (signal: AbortSignal) => Promise<T>) =>
-      withAnySignal([signal, stopped.signal], use)
-    const toAsking = (body: Asking['body']): Asking => ({
-      variant,
-      mode,
-      body: {
-        mode,
-        ...(by.options && { options: by.options }),
-        ...(by.keepAlive !== undefined && { keep_alive: Number.isFinite(by.keepAlive) ? by.keepAlive / 1000 : -1 }),
-        ...(by.slots !== undefined && { slots: by.slots }),
-        ...(by.idle && { idle: true }),
-        ...body
-      },
-      by
+    const keepAlive = by.keepAlive === undefined || Number.isFinite(by.keepAlive) ? by.keepAlive : -1000
+    // JSON omits what is undefined.
+    const common = {
+      ...{ mode, options: by.options, slots: by.slots, idle: by.idle || undefined },
+      keep_alive: keepAlive && keepAlive / 1000
+    }
+    const toAsking = (body: Asking['body'], tried: Set<string>, sink?: AnswerSink<never>): Asking => ({
+      ...{ variant, mode, body: merged(common, body), tried },
+      headers: sink && forwardedHeaders(sink),
+      by: sink?.owner === undefined ? by : merged(by, { owner: sink.owner })
     })
     /** Reports which options the node has clamped, its grown context, and which parts of a schema it does not enforce. */
     const reportHeaders = ({ headers }: NodeAnswer) => {
@@ -258,12 +262,9 @@ function createClusterEngine(
       read: (reply: NodeAnswer) => Promise<Answer>,
       tried: Iterable<string> = []
     ) =>
-      untilStopped(signal, signal => {
-        const asking = { ...toAsking(body), tried: new Set(tried) }
-        return dispatch(members, copies, asking, signal, async reply => {
-          reportHeaders(reply)
-          return await read(reply)
-        })
+      dispatch(members, copies, toAsking(body, new Set(tried)), [signal, stopped.signal], async reply => {
+        reportHeaders(reply)
+        return await read(reply)
       })
 
     /**
@@ -275,11 +276,11 @@ function createClusterEngine(
       call: Operation,
       request: EngineFields,
       sink: AnswerSink<Piece>,
-      signal: AbortSignal,
       more: Pick<AskBody, 'bytes' | 'whole' | 'count_each' | 'stop_text' | 'native'>,
       read: ReadPieces<Piece>,
       kept?: ContinuedAnswer
     ): Promise<void> {
+      const signals = [sink.signal, stopped.signal]
       const tried = new Set<string>()
       let begun = false
       /** Pieces without content. They would be sent twice if another node were asked. */
@@ -314,19 +315,17 @@ function createClusterEngine(
           const name = answering && members.nameAt(answering.member, variant)
           if (!answering || name === undefined) return { success: false, message: 'no active completion for this id' }
           const { member, asking } = answering
-          const body = { call: 'endThought' as const, control }
-          return await askNode(member, { ...asking, body, name }, signal, readPiece<{ success: boolean }>).catch(
-            error => {
-              throw error instanceof NodeFault ? error.outcome : error
-            }
-          )
+          const ended = merged(asking, { body: { call: 'endThought' as const, control } })
+          return await askNode(member, name, ended, [signal], readPiece<{ success: boolean }>).catch(error => {
+            throw error instanceof NodeFault ? error.outcome : error
+          })
         }
       }
       /** Completes an answer that was cut off after its last token. */
       async function end(kept: ContinuedAnswer, { completionTokens, prompt }: Ending): Promise<void> {
         const read =
-          prompt?.promptTokens ?? (await promptTokens(calls, call, request, 0, signal).catch(() => undefined))
-        signal.throwIfAborted()
+          prompt?.promptTokens ?? (await promptTokens(calls, call, request, 0, sink.signal).catch(() => undefined))
+        throwIfAborted(signals)
         const usage = { promptTokens: read ?? 0, cachedTokens: prompt?.cachedTokens ?? 0, completionTokens }
         const last: readonly Delta[] | Buffer = kept.lastDeltas(usage)
         if (last.length > 0) await sink.take(last as Piece)
@@ -334,12 +333,7 @@ function createClusterEngine(
       let asked = request
       let lost: CorralError | undefined
       for (;;) {
-        const asking: Asking = {
-          ...toAsking({ call, request: asked, ...more, ...(control !== undefined && { control }) }),
-          tried,
-          headers: forwardedHeaders(sink),
-          ...(sink.owner !== undefined && { by: { ...by, owner: sink.owner } })
-        }
+        const asking = toAsking(merged(more, { call, request: asked, control }), tried, sink)
         try {
           const readAll = async (reply: NodeAnswer, member: ClusterNode) => {
             reportHeaders(reply)
@@ -347,21 +341,21 @@ function createClusterEngine(
             answering = { member, asking }
             await read(reply, take)
           }
-          await dispatch(members, copies, asking, signal, readAll, () => begun)
+          await dispatch(members, copies, asking, signals, readAll, () => begun)
           return await passAll(held)
         } catch (error) {
-          signal.throwIfAborted()
+          throwIfAborted(signals)
           if (!(error instanceof NodeFault)) throw lost ?? error
           lost ??= error.outcome
         }
         if (!kept) throw lost
-        const tokens = await elsewhere<{ tokens: number[] }>('tokenize', { content: kept.text }, tried, signal)
+        const tokens = await elsewhere<{ tokens: number[] }>('tokenize', { content: kept.text }, tried, sink.signal)
         const ending = kept.ending(tokens?.tokens.length ?? 0)
         if (ending) return await end(kept, ending)
         const next = tokens && kept.continuation(tokens.tokens)
         if (!next) throw lost
         // A template that truncates or omits the text would generate it again.
-        const prompt = next.ending && (await elsewhere<string>('applyTemplate', next.request, tried, signal))
+        const prompt = next.ending && (await elsewhere<string>('applyTemplate', next.request, tried, sink.signal))
         if (!prompt?.endsWith(next.ending)) throw lost
         asked = next.request
       }
@@ -374,7 +368,7 @@ function createClusterEngine(
     const elsewhere = <Value>(call: OnceCall, request: EngineFields, tried: Iterable<string>, signal: AbortSignal) =>
       once<Value>(call, request, signal, tried).catch((): undefined => {
         // If the client ended the request, it gets the reason.
-        signal.throwIfAborted()
+        throwIfAborted([signal, stopped.signal])
       })
 
     const deltas = (call: Operation) => (request: EngineFields, sink: AnswerSink) => {
@@ -382,7 +376,7 @@ function createClusterEngine(
       const more = { whole, count_each: countEach, stop_text: stopText, native }
       const text = by.resumable && !native && (['chat', 'completion'] as const).find(each => each === call)
       const kept = text ? new ContinuedAnswer(text, request) : undefined
-      return untilStopped(sink.signal, signal => stream(call, request, sink, signal, more, readDeltas, kept))
+      return stream(call, request, sink, more, readDeltas, kept)
     }
 
     const bytes = (call: Operation) => async (request: EngineFields, sink: AnswerSink<Buffer>) => {
@@ -405,7 +399,7 @@ function createClusterEngine(
             told?.(usage, choice)
           })
         }
-        await untilStopped(sink.signal, signal => stream(call, request, counting, signal, { bytes: true }, read))
+        await stream(call, request, counting, { bytes: true }, read)
       } catch (error) {
         if (error instanceof CorralError && error.code === 'not_implemented' && events === 0) {
           withoutBytes.add(variant.key)

@@ -460,7 +460,7 @@ export function pullRoute(
         const answer = await answered(sent)
         const type = answer.headers['content-type']
         return await reply
-          .code(answer.statusCode)
+          .code(answer.status)
           .header('content-type', String(type ?? 'application/json'))
           .header('cache-control', 'no-cache, no-transform')
           .send(answer.body)

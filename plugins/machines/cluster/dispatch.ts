@@ -3,6 +3,8 @@ import type { EngineFields, EngineMode } from '../../../core/contracts/engines.t
 import type { LeaseRequest } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError, type ErrorCode, errorCodes } from '../../../core/errors.ts'
+import { withAnySignal } from '../../../core/system/abort-signals.ts'
+import { merged } from '../../../core/system/collections.ts'
 import { readText } from '../../../core/system/response-body.ts'
 import {
   ASK_PATH,
@@ -19,6 +21,13 @@ import type { ClusterNodes } from './nodes/nodes.ts'
 import { chooseNode, modelKey } from './placement/choose-node.ts'
 import { promptBlocks } from './placement/prefix-memory.ts'
 
+/** Each of them ends a request. */
+export type Signals = readonly AbortSignal[]
+
+export const throwIfAborted = (signals: Signals): void => {
+  for (const signal of signals) signal.throwIfAborted()
+}
+
 export interface Asking {
   variant: Model
   mode: EngineMode
@@ -26,7 +35,7 @@ export interface Asking {
   body: Omit<AskBody, 'model' | 'owner' | 'turn'>
   /** The request of this server's client. */
   by: Partial<LeaseRequest>
-  headers?: Record<string, string>
+  headers?: Record<string, string> | undefined
   /** Names of nodes where it has failed. Nodes that fail here are added. */
   tried?: Set<string>
 }
@@ -67,7 +76,7 @@ export async function dispatch<Answer>(
   members: ClusterNodes,
   copies: Copies,
   asking: Asking,
-  signal: AbortSignal,
+  signals: Signals,
   read: (answer: NodeAnswer, member: ClusterNode) => Promise<Answer>,
   begun = () => false
 ): Promise<Answer> {
@@ -79,14 +88,10 @@ export async function dispatch<Answer>(
   let barred = members.divide?.(variant.key, { key: keyName, conversation: prompt.key })
   let last: CorralError | undefined
   for (;;) {
-    signal.throwIfAborted()
+    throwIfAborted(signals)
     const closed = barred?.size ? new Set([...tried, ...barred]) : tried
-    const choice = chooseNode(
-      { model: key, prompt, tried: closed, unread },
-      members.view,
-      members.prefixes,
-      performance.now()
-    )
+    const now = performance.now()
+    const choice = chooseNode({ model: key, prompt, tried: closed, unread }, members.view, members.prefixes, now)
     if (!choice.member && barred?.size) {
       // Any answer is better than none.
       barred = undefined
@@ -95,7 +100,9 @@ export async function dispatch<Answer>(
     if (choice.why === 'fetch') {
       // After an update, other files may count than when this engine began.
       const { digest } = members.get(choice.from.name)?.models.get(variant.key) ?? variant
-      const failure = await copies.copy({ ...variant, digest }, choice, name => !tried.has(name), signal, onProgress)
+      const failure = await withAnySignal(signals, signal =>
+        copies.copy({ ...variant, digest }, choice, name => !tried.has(name), signal, onProgress)
+      )
       if (failure) last = failure.error
       if (failure?.member !== undefined) tried.add(failure.member)
       if (failure?.from !== undefined) unread.add(failure.from)
@@ -109,19 +116,15 @@ export async function dispatch<Answer>(
     const model = member.view.models.get(key)
     if (model && isRead(body.call)) {
       const { slots, context, storedTokens } = model
-      members.prefixes.read(
-        { member: member.name, model: key, slots, context, storedTokens },
-        prompt,
-        performance.now()
-      )
+      members.prefixes.read({ member: member.name, model: key, slots, context, storedTokens }, prompt, now)
     }
     const end = member.begin(key)
     try {
-      const answer = await askNode(member, { ...asking, name }, signal, read)
+      const answer = await askNode(member, name, asking, signals, read)
       member.trust()
       return answer
     } catch (error) {
-      signal.throwIfAborted()
+      throwIfAborted(signals)
       if (!(error instanceof NodeFault) || begun()) throw error
       // Prefers the refusal after which a later try may help.
       if (last?.code !== 'queue_full') last = error.outcome
@@ -162,21 +165,22 @@ function digest(text: string | undefined): string | undefined {
   return made
 }
 
-/** Asks one node. @throws NodeFault, or the CorralError of a request that no other node would answer either */
+/** Asks one node. @param name the model's name there @throws NodeFault, or the CorralError of a request that no other node would answer either */
 export async function askNode<Answer>(
   member: ClusterNode,
-  { name, variant, body, by, headers = {} }: Asking & { name: string },
-  signal: AbortSignal,
+  name: string,
+  { variant, body, by, headers }: Pick<Asking, 'variant' | 'body' | 'by' | 'headers'>,
+  signals: Signals,
   read: (answer: NodeAnswer, member: ClusterNode) => Promise<Answer>
 ): Promise<Answer> {
   let answered = false
-  const sent = { ...body, model: name, owner: digest(by.owner), turn: digest(by.turn) }
+  const sent = merged(body, { model: name, owner: digest(by.owner), turn: digest(by.turn) })
   try {
-    const reply = await member.connection.ask(ASK_PATH, { body: sent, headers }, [signal, member.presence])
+    const reply = await member.connection.ask(ASK_PATH, { body: sent, headers }, [...signals, member.presence])
     answered = true
-    if (reply.statusCode !== 200) {
+    if (reply.status !== 200) {
       const failure = parseFailedReply(await readText(reply.body), reply.headers)
-      if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
+      if (!failure) member.distrust(`it answered with status ${reply.status} and without an error of corral`)
       throw getFault(member, variant, failure)
     }
     const answer = await read(reply, member)
@@ -189,7 +193,7 @@ export async function askNode<Answer>(
       member.distrust(error.message)
       throw new NodeFault(wrong(member, variant))
     }
-    signal.throwIfAborted()
+    throwIfAborted(signals)
     const why = member.explain(error)
     member.suspect(why)
     throw new NodeFault(

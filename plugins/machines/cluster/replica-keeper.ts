@@ -470,9 +470,9 @@ export class ReplicaKeeper {
     if (!first) return
     const { member, model } = this.#there(variant, name)
     const ended = new AbortController()
-    const asking = { variant, mode, name: model, body: { mode, idle: true, ...first }, by: {} }
+    const asking = { variant, body: { mode, idle: true, ...first }, by: {} }
     const signal = AbortSignal.any([this.#closed.signal, ended.signal])
-    const answer = askNode(member, asking, signal, async reply => {
+    const answer = askNode(member, model, asking, [signal], async reply => {
       if (mode === 'chat') await readDeltas(reply, () => undefined)
       else await readPiece(reply)
     })

@@ -94,15 +94,16 @@ export class WrongAnswer extends Error {}
 
 /** Returns a function that splits chunks into non-empty lines. Its `end` throws WrongAnswer in the middle of a line. */
 function lineSplitter() {
-  const decoder = new TextDecoder()
-  let rest = ''
+  let rest: Buffer[] = []
   const split = (chunk: Buffer): string[] => {
-    const lines = (rest + decoder.decode(chunk, { stream: true })).split('\n')
-    rest = lines.pop()!
-    return lines.filter(line => line !== '')
+    const end = chunk.lastIndexOf('\n') + 1
+    const whole = end > 0 ? Buffer.concat([...rest, chunk.subarray(0, end)]).toString() : ''
+    if (end > 0) rest = []
+    if (end < chunk.length) rest.push(chunk.subarray(end))
+    return whole.split('\n').filter(line => line !== '')
   }
   const end = () => {
-    if (rest !== '') throw new WrongAnswer('its answer ends in the middle of a line')
+    if (rest.length > 0) throw new WrongAnswer('its answer ends in the middle of a line')
   }
   return Object.assign(split, { end })
 }

@@ -1,3 +1,4 @@
+import { json } from 'node:stream/consumers'
 import type { FastifyBaseLogger } from 'fastify'
 import type { FileMirror, PullPlan } from '../../../../core/contracts/downloads.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
@@ -164,7 +165,7 @@ export function createCopies(
 /** Asks a node for permission to copy a model. @param model its name there @throws CorralError of its refusal */
 export async function sourceAt(member: ClusterNode, model: string, signal: AbortSignal): Promise<CopySource> {
   const reply = await member.call(TICKETS_PATH, { body: { model }, signal })
-  const { ticket } = JSON.parse(await reply.body.text())
+  const { ticket } = (await json(reply.body)) as { ticket: string }
   const { url, tlsName, pinned } = member.known
   return { name: member.name, url: new URL(url).origin, tlsName, pinned, ticket }
 }

@@ -1,3 +1,4 @@
+import { text } from 'node:stream/consumers'
 import { rootCertificates } from 'node:tls'
 import type { FastifyBaseLogger } from 'fastify'
 import { Type } from 'typebox'
@@ -99,9 +100,9 @@ export function sourceFiles(
     let offer: ReturnType<typeof readOffer>
     try {
       const reply = await redeeming.send('POST', REDEEM_PATH, { body: { ticket }, signal: until(signal) })
-      const text = await reply.body.text()
-      if (reply.statusCode !== 200) throw new Error(`it answered with status ${reply.statusCode}`)
-      offer = readOffer(text, source)
+      const offered = await text(reply.body)
+      if (reply.status !== 200) throw new Error(`it answered with status ${reply.status}`)
+      offer = readOffer(offered, source)
     } catch (error) {
       signal.throwIfAborted()
       // The exact fault of an address is only logged, so that clients cannot probe addresses with it.
@@ -138,8 +139,8 @@ export function sourceFiles(
       async answers(sha256: string, signal: AbortSignal): Promise<boolean> {
         try {
           const reply = await connection.send('HEAD', filePath(sha256), { signal: until(signal) })
-          await reply.body.dump()
-          return reply.statusCode === 200
+          reply.body.destroy()
+          return reply.status === 200
         } catch {
           signal.throwIfAborted()
           return false

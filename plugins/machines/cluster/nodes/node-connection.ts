@@ -1,10 +1,19 @@
-import { setMaxListeners } from 'node:events'
 import { readFileSync } from 'node:fs'
-import { rootCertificates } from 'node:tls'
-import type { Agent, Dispatcher } from 'undici'
+import { isIP, connect as openTcp } from 'node:net'
+import type { Readable } from 'node:stream'
+import { createSecureContext, connect as openTls, rootCertificates } from 'node:tls'
 import type { KnownMember } from '../../../../core/contracts/services.ts'
 import { errorMessage } from '../../../../core/errors.ts'
-import { type EngineBody, ResponseBody } from '../../../../core/system/response-body.ts'
+import {
+  createHttpClient,
+  type HttpAnswer,
+  type HttpClient,
+  type HttpRequest,
+  type HttpServer,
+  headerLines
+} from '../../../../core/system/http-client.ts'
+import { InvalidResponse } from '../../../../core/system/http-response.ts'
+import { toStream } from '../../../../core/system/response-body.ts'
 import FAULTS from './connection-faults.json' with { type: 'json' }
 
 export interface ConnectionSettings {
@@ -13,141 +22,121 @@ export interface ConnectionSettings {
   ca: string
 }
 
-/** A node's reply before its body is read. */
-export type NodeReply = Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body' | 'trailers'>
+/** A node's answer before its body is read. */
+export type NodeAnswer = HttpAnswer
+
+/** A node's reply with its body as a stream. */
+export interface NodeReply extends Omit<NodeAnswer, 'body'> {
+  body: Readable
+}
 
 /** Milliseconds of silence after which the system checks a connection. It then ends a dead one within 10 s. */
 const KEEP_ALIVE_MS = 10_000
-
-/** A node's answer before its body is read. Its trailers are known when the body has ended. */
-export interface NodeAnswer extends Pick<NodeReply, 'statusCode' | 'headers'> {
-  readonly body: EngineBody
-  readonly trailers: Record<string, string | string[] | undefined>
-}
+/** Milliseconds until an unused connection is closed. A node closes it after 72 s. */
+const IDLE_MS = 60_000
 
 interface Sent {
   /** Sent as JSON unless it is text already. */
   body?: object | string
-  headers?: Record<string, string>
+  headers?: Record<string, string> | undefined
 }
 
 /** The connections to one node. Answers have no time limit: only the client or a lost node ends them. */
 export class NodeConnection {
   readonly url: string
-  readonly #options: Agent.Options
-  #agent: Promise<Agent> | undefined
-  readonly #key: string | undefined
+  readonly #known: KnownMember
+  readonly #settings: ConnectionSettings
+  readonly #connect: HttpServer['connect']
+  #client: HttpClient | undefined
 
-  constructor({ url, key, tlsName, pinned }: KnownMember, { connectTimeout, ca }: ConnectionSettings) {
-    this.url = new URL(url).origin
-    this.#key = key === '' ? undefined : key
-    this.#options = {
-      headersTimeout: 0,
-      bodyTimeout: 0,
-      pipelining: 1,
-      connect: {
-        timeout: connectTimeout,
-        keepAlive: true,
-        keepAliveInitialDelay: KEEP_ALIVE_MS,
-        ...(tlsName !== undefined && { servername: tlsName }),
-        ...(ca !== '' && { ca: [...rootCertificates, readFileSync(ca, 'utf8')] }),
-        ...pinned
-      }
-    }
+  constructor(known: KnownMember, settings: ConnectionSettings) {
+    this.url = new URL(known.url).origin
+    this.#known = known
+    this.#settings = settings
+    this.#connect = this.#connector()
   }
 
-  /** Imported with the first request, since most servers have no nodes. */
-  #connect(): Promise<Agent> {
-    this.#agent ??= import('undici').then(({ Agent }) => new Agent(this.#options))
-    return this.#agent
-  }
-
+  /** Asks with a signal that ends the request and its answer. */
   async send(
-    method: 'GET' | 'HEAD' | 'POST' | 'DELETE',
+    method: HttpRequest['method'],
     path: string,
     { signal, ...sent }: Sent & { signal: AbortSignal }
   ): Promise<NodeReply> {
-    const [{ request }, dispatcher] = await Promise.all([import('undici'), this.#connect()])
-    return await request(this.url + path, { method, dispatcher, signal, ...this.#toRequest(sent) })
+    const answer = await this.#request(method, path, sent, signal)
+    return { ...answer, body: toStream(answer.body) }
   }
 
-  /** Sends a request as `send` does, at half the cost. Ends it and its answer when one of the signals is aborted. */
-  async ask(path: string, sent: Sent, signals: readonly AbortSignal[]): Promise<NodeAnswer> {
-    const dispatcher = await this.#connect()
-    return await new Promise<NodeAnswer>((resolve, reject) => {
-      let controller: Dispatcher.DispatchController | undefined
-      let failure: Error | undefined
-      const trailers: NodeAnswer['trailers'] = {}
-      const fail = (error: Error) => {
-        failure ??= error
-        controller?.abort(failure)
-        body.fail(failure)
-        reject(failure)
-        forget()
-      }
-      const body = new ResponseBody({
-        pause: () => controller!.pause(),
-        resume: () => controller!.resume(),
-        destroy: () => fail(new Error('The answer was not read to its end.'))
-      })
-      const onAbort = ({ target }: Pick<Event, 'target'>) => fail((target as AbortSignal).reason)
-      const forget = () => {
-        for (const signal of signals) signal.removeEventListener('abort', onAbort)
-      }
-      // A signal may have as many listeners as there are requests.
-      setMaxListeners(0, ...signals)
-      for (const signal of signals) signal.addEventListener('abort', onAbort)
-      const target = signals.find(({ aborted }) => aborted)
-      if (target) return onAbort({ target })
-      const handler: Dispatcher.DispatchHandler = {
-        onRequestStart(started) {
-          controller = started
-          if (failure) started.abort(failure)
-        },
-        onResponseStart: (_, statusCode, headers) => resolve({ statusCode, headers, body, trailers }),
-        onResponseData: (_, chunk) => body.push(chunk),
-        onResponseEnd(_, given) {
-          forget()
-          Object.assign(trailers, given)
-          body.end()
-        },
-        onResponseError: (_, error) => fail(error)
-      }
-      dispatcher.dispatch({ origin: this.url, path, method: 'POST', ...this.#toRequest(sent) }, handler)
+  /** Posts a request. Ends it and its answer when one of the signals is aborted. */
+  ask(path: string, sent: Sent, signals: readonly AbortSignal[]): Promise<NodeAnswer> {
+    return this.#request('POST', path, sent, signals)
+  }
+
+  async #request(method: HttpRequest['method'], path: string, { body, headers }: Sent, signal: HttpRequest['signal']) {
+    const { key = '' } = this.#known
+    this.#client ??= createHttpClient(
+      {
+        connect: this.#connect,
+        head: headerLines({ host: new URL(this.url).host, ...(key !== '' && { authorization: `Bearer ${key}` }) }),
+        maxWithIdle: Number.POSITIVE_INFINITY,
+        idleMs: IDLE_MS
+      },
+      // The node may close an idle connection just as it is reused. That is not a failure of the request.
+      { mayRepeat: isStale => isStale, explain: async error => error }
+    )
+    return await this.#client.request({
+      ...{ method, path, signal, keep: true },
+      ...(headers && { headers: headerLines(headers) }),
+      body: typeof body === 'object' ? JSON.stringify(body) : body
     })
   }
 
-  #toRequest({ body, headers }: Sent) {
-    return {
-      headers: {
-        ...headers,
-        ...(this.#key !== undefined && { authorization: `Bearer ${this.#key}` }),
-        ...(body !== undefined && { 'content-type': 'application/json' })
-      },
-      ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) })
+  #connector(): HttpServer['connect'] {
+    const { protocol, port, hostname } = new URL(this.url)
+    const { connectTimeout, ca } = this.#settings
+    const { tlsName, pinned } = this.#known
+    const isSecure = protocol === 'https:'
+    const host = hostname.replace(/^\[|\]$/g, '')
+    const tcp = {
+      ...{ host, port: Number(port) || (isSecure ? 443 : 80), noDelay: true, allowHalfOpen: true },
+      ...{ keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_MS }
+    }
+    const servername = tlsName ?? (isIP(host) ? '' : host)
+    const authorities = ca === '' ? {} : { ca: [...rootCertificates, readFileSync(ca, 'utf8')] }
+    const trust = isSecure ? { secureContext: createSecureContext({ ...authorities, ...pinned }) } : {}
+    const tls = { ...tcp, servername: pinned?.servername ?? servername, ALPNProtocols: ['http/1.1'], ...trust }
+    /** Shortens the handshake of the next connection. */
+    let session: Buffer | undefined
+    return onread => {
+      // Node's types omit that TLS has it too.
+      const read: object = { onread }
+      const socket = isSecure ? openTls({ ...tls, ...(session && { session }), ...read }) : openTcp({ ...tcp, ...read })
+      socket.on('session', (given: Buffer) => {
+        session = given
+      })
+      const timer = setTimeout(() => {
+        socket.destroy(Object.assign(new Error('no connection in time'), { code: 'ETIMEDOUT' }))
+      }, connectTimeout)
+      const settle = () => clearTimeout(timer)
+      socket.once(isSecure ? 'secureConnect' : 'connect', settle).once('close', settle)
+      return socket
     }
   }
 
-  async close(): Promise<void> {
-    await (await this.#agent)?.destroy()
+  close(): void {
+    this.#client?.cut(new Error('the connection was closed'))
   }
 }
 
 const causeOf = (error: unknown) =>
-  ((error instanceof Error && error.cause instanceof Error ? error.cause : error) ?? {}) as {
-    code?: string
-    name?: string
-  }
+  ((error instanceof Error && error.cause instanceof Error ? error.cause : error) ?? {}) as { code?: string }
 
 /** Whether nothing at all has come back, not even a refusal. */
 export const isUnreachable = (error: unknown): boolean =>
-  /^(UND_ERR_CONNECT_TIMEOUT|ETIMEDOUT|EHOSTUNREACH|EHOSTDOWN|ENETUNREACH|ENETDOWN|EINVAL)$/.test(
-    causeOf(error).code ?? ''
-  )
+  /^(ETIMEDOUT|EHOSTUNREACH|EHOSTDOWN|ENETUNREACH|ENETDOWN|EINVAL)$/.test(causeOf(error).code ?? '')
 
 /** Explains why a connection failed, and what to check. Never contains a key. */
 export function connectionFault(error: unknown): string {
-  const { code = '', name } = causeOf(error)
-  if (name === 'HTTPParserError') return 'what listens at its address does not speak HTTP'
+  const { code = '' } = causeOf(error)
+  if (error instanceof InvalidResponse) return 'what listens at its address does not speak HTTP'
   return (FAULTS as Record<string, string>)[code] ?? errorMessage(causeOf(error))
 }

@@ -1,3 +1,6 @@
+import { setMaxListeners } from 'node:events'
+import type { Readable } from 'node:stream'
+import { buffer, json, text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { SseParser } from '../../../../core/answers/openai-events.ts'
@@ -105,7 +108,7 @@ export class ClusterNode {
   /** Id of the server that is reached. */
   id: string | undefined
   /** Aborted, with all requests sent to it, when it falls silent. */
-  #presence = new AbortController()
+  #presence = createPresence()
   /** Ends the current connection to the feed, or the wait for the next one. */
   #attempt = new AbortController()
   #restUntil = 0
@@ -152,19 +155,19 @@ export class ClusterNode {
   ): Promise<NodeReply> {
     const until = signal ? AbortSignal.any([signal, this.presence]) : this.presence
     const reply = await this.connection.send(method, path, { ...sent, signal: until })
-    if (reply.statusCode === 200) return reply
-    const failure = parseFailedReply(await reply.body.text(), reply.headers)
-    throw failure ?? new Error(`it answered with status ${reply.statusCode}`)
+    if (reply.status === 200) return reply
+    const failure = parseFailedReply(await text(reply.body), reply.headers)
+    throw failure ?? new Error(`it answered with status ${reply.status}`)
   }
 
   /** Sends a request and parses its reply. @throws as `call` */
   async ask<Reply>(...call: Parameters<ClusterNode['call']>): Promise<Reply> {
-    return JSON.parse(await (await this.call(...call)).body.text()) as Reply
+    return (await json((await this.call(...call)).body)) as Reply
   }
 
   /** Sends a request whose reply does not matter. @throws as `call` */
   async tell(...call: Parameters<ClusterNode['call']>): Promise<void> {
-    await (await this.call(...call)).body.dump()
+    await buffer((await this.call(...call)).body)
   }
 
   /** Yields the lines of a streamed reply. @throws CorralError of a failure after the first line */
@@ -353,14 +356,14 @@ export class ClusterNode {
     const reason = this.#silence()
     this.#setLink('away', reason)
     const lost = this.#presence
-    this.#presence = new AbortController()
+    this.#presence = createPresence()
     lost.abort(new LinkFault(reason))
     this.#attempt.abort()
   }
 
   async #readFeed(signal: AbortSignal, heard: () => void): Promise<void> {
     const reply = await this.connection.send('GET', EVENTS_PATH, { signal })
-    if (reply.statusCode !== 200) throw new LinkFault(await toRefusal(reply.statusCode, reply.body))
+    if (reply.status !== 200) throw new LinkFault(await toRefusal(reply.status, reply.body))
     if (!/event-stream/.test(String(reply.headers['content-type']))) {
       reply.body.on('error', () => {}).destroy()
       throw new LinkFault('what answers at its address is not a corral')
@@ -436,8 +439,8 @@ export class ClusterNode {
         heard()
         chunks.push(chunk)
       }
-      if (reply.statusCode !== 200) {
-        const why = reply.statusCode === 404 ? `upgrade it to ${ownVersion}` : `status ${reply.statusCode}`
+      if (reply.status !== 200) {
+        const why = reply.status === 404 ? `upgrade it to ${ownVersion}` : `status ${reply.status}`
         throw new LinkFault(`it runs corral ${this.version}, which does not describe its models to a gateway: ${why}`)
       }
       found.push(...(JSON.parse(Buffer.concat(chunks).toString()).models as DescribedModel[]))
@@ -604,6 +607,13 @@ export class ClusterNode {
   }
 }
 
+/** All requests to a node listen to it. */
+function createPresence(): AbortController {
+  const presence = new AbortController()
+  setMaxListeners(0, presence.signal)
+  return presence
+}
+
 const sentence = (text: string) => `${text[0]?.toUpperCase()}${text.slice(1)}${text.endsWith('.') ? '' : '.'}`
 
 const WRONG_KEY =
@@ -617,8 +627,8 @@ const REFUSALS: Partial<Record<ErrorCode, string>> = {
   invalid_request: `its version is too old to be a member. Upgrade it to ${ownVersion}`
 }
 
-async function toRefusal(status: number, body: { text(): Promise<string> }): Promise<string> {
-  const failure = parseFailedReply(await body.text().catch(() => ''), {})
+async function toRefusal(status: number, body: Readable): Promise<string> {
+  const failure = parseFailedReply(await text(body).catch(() => ''), {})
   if (!failure) return `what answers at its address is not a corral (status ${status})`
   return REFUSALS[failure.code] ?? `it refuses: ${failure.message.replace(/\.$/, '')}`
 }

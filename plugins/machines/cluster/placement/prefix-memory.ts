@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto'
 import type { EngineFields } from '../../../../core/contracts/engines.ts'
+import { getOrAdd } from '../../../../core/system/collections.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 
 /** The prefixes of a prompt as digests. The text cannot be recovered from them. */
@@ -53,9 +54,10 @@ const MEDIA_LENGTH = 2048
  * prefix have the same digests up to there.
  */
 export function promptBlocks(request: EngineFields, { model, owner, session }: PromptScope): PromptBlocks {
-  const scope = sha256(JSON.stringify([owner ?? null, model]))
+  const { scope, begun } = scopeOf(owner, model)
   const { messages, prompt } = request
-  const head = JSON.stringify(HEAD_FIELDS.map(name => request[name]))
+  const isPlain = HEAD_FIELDS.every(name => request[name] === undefined)
+  const head = isPlain ? PLAIN_HEAD : JSON.stringify(HEAD_FIELDS.map(name => request[name]))
   const parts = [head, ...(Array.isArray(messages) ? messages.map(textOfMessage) : [getText(prompt)])]
   const blocks: PromptBlock[] = []
   let rolling = scope
@@ -68,7 +70,7 @@ export function promptBlocks(request: EngineFields, { model, owner, session }: P
       let to = Math.min(part.length, from + next - length)
       // A surrogate pair is not split.
       if (to < part.length && isSecondHalf(part.charCodeAt(to))) to++
-      rolling = sha256(`${rolling}${part.slice(from, to)}`)
+      rolling = isPlain && index === 0 ? begun : sha256(`${rolling}${part.slice(from, to)}`)
       length += to - from
       from = to
       const isMark = length >= next
@@ -83,6 +85,22 @@ export function promptBlocks(request: EngineFields, { model, owner, session }: P
   const named = session === undefined ? undefined : toNumber(sha256(`${scope}session ${session}`))
   const continued = Array.isArray(messages) && messages.some(message => message?.role === 'assistant')
   return { blocks, length, key: named ?? key ?? toNumber(rolling), continued, session: named }
+}
+
+/** The head of a request without any of its fields, which nearly all have. Shorter than the first mark. */
+const PLAIN_HEAD = JSON.stringify(HEAD_FIELDS.map(() => null))
+
+/** Digests of scopes by owner and model, alone and with a plain head. */
+const scopes = new Map<string, { scope: string; begun: string }>()
+const MAX_SCOPES = 10_000
+
+function scopeOf(owner: string | undefined, model: string) {
+  const text = JSON.stringify([owner ?? null, model])
+  return getOrAdd(scopes, text, () => {
+    if (scopes.size >= MAX_SCOPES) scopes.clear()
+    const scope = sha256(text)
+    return { scope, begun: sha256(`${scope}${PLAIN_HEAD}`) }
+  })
 }
 
 const sha256 = (text: string) => hash('sha256', text)
