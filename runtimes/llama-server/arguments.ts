@@ -58,9 +58,16 @@ function getPooling({ metadata, format }: StoredVariant): string {
 /** Windows opens a path of 260 characters only in its extended form, which Node.js uses itself. */
 const openable = (path: string) => (path.length < 260 ? path : toNamespacedPath(path))
 
+/**
+ * Returns a path as llama-server gets it, from its working folder. On Windows the colon of a drive ends some values, and
+ * llama.cpp reads some paths in the code page, in which letters beyond ASCII differ.
+ */
+export const fromFolder = (folder: string, path: string) =>
+  /^[a-z]:\\/i.test(path) ? win32.relative(folder, path) : path
+
 /** Builds the command line of an engine. Everything that decides how it works is explicit, if the build knows it. */
 export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): string[] {
-  const { listen, knownFlags } = settings
+  const { listen, knownFlags, folder = '' } = settings
   const { options, mode } = spec
   const knows = (flag: string) => knownFlags === undefined || knownFlags.has(flag)
   const where =
@@ -80,7 +87,8 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
 
   if (mode === 'chat') {
     if (knows('--jinja')) list.push('--jinja')
-    if (settings.templateFile !== undefined) list.push('--chat-template-file', settings.templateFile)
+    if (settings.templateFile !== undefined)
+      list.push('--chat-template-file', fromFolder(folder, settings.templateFile))
   } else {
     const batch = pooledBatch(options)
     if (mode === 'embedding') list.push('--embeddings', '--pooling', getPooling(spec.variant))
@@ -101,13 +109,13 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   if (knows('--threads-http')) list.push('--threads-http', `${2 * options.num_parallel + MORE_THREADS}`)
   if (spec.slotFolder !== undefined) {
     // llama-server concatenates it with file names.
-    list.push('--slot-save-path', `${spec.slotFolder}/`)
+    list.push('--slot-save-path', `${fromFolder(folder, spec.slotFolder)}/`)
   }
   // Its speed decides whether restoring a saved prompt pays off, and how tokens are guessed ahead.
   if (mode === 'chat' && knows('--metrics')) list.push('--metrics')
   const own = spec.settings
   if (own) {
-    list.push(...loraArguments(own.loras, settings.folder ?? ''))
+    list.push(...loraArguments(own.loras, folder))
     // Embeddings are not generated token by token.
     if (mode === 'chat' && knows('--spec-type')) list.push(...speculationArguments(own.speculation))
   }
@@ -147,9 +155,7 @@ function boundArguments({ checkpoints, deviceMargins, shares }: EngineBounds, kn
 function loraArguments(loras: EngineSettings['loras'], folder: string): string[] {
   const cell = (text: string) => (/[",]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text)
   const plain = loras.filter(({ scale }) => scale === 1)
-  // Windows' drives have a colon too.
-  const fromHere = (path: string) => (/^[a-z]:\\/i.test(path) ? win32.relative(folder, path) : path)
-  const scaled = loras.flatMap(({ path, scale }) => (scale === 1 ? [] : [{ path: fromHere(path), scale }]))
+  const scaled = loras.flatMap(({ path, scale }) => (scale === 1 ? [] : [{ path: fromFolder(folder, path), scale }]))
   const colon = scaled.find(({ path }) => path.includes(':'))
   if (colon) {
     const message = `llama-server cannot scale the LoRA adapter ${colon.path}, since its path contains a colon. Move it to another folder.`

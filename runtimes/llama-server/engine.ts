@@ -7,6 +7,7 @@ import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { shardNames } from '../../core/models/gguf-file-name.ts'
+import { fromFolder } from './arguments.ts'
 import { engineCalls } from './calls.ts'
 import { createEngineLogs, type EngineLogs, isQuoted, markAsClientText } from './engine-logs.ts'
 import { type EngineProcess, watchOomKills } from './engine-process.ts'
@@ -79,10 +80,14 @@ const OTHER_ATTEMPTS = 2
  */
 export async function createLlamaServerEngine(
   build: Build,
-  spec: LaunchSpec,
+  { slotFolder, ...others }: LaunchSpec,
   deps: EngineDeps,
   waiting: Waiting
 ): Promise<LlamaServerEngine> {
+  // Without a name that llama-server can read, it would not even start.
+  const isUnreadable =
+    process.platform === 'win32' && /[^ -~]/.test(fromFolder(dirname(build.executables.server), slotFolder ?? ''))
+  const spec = slotFolder === undefined || isUnreadable ? others : { ...others, slotFolder }
   const engineLogs = deps.engineLogs ?? createEngineLogs()
   let tcp = false
   for (let attempt = 1; ; attempt++) {

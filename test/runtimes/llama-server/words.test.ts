@@ -122,6 +122,9 @@ t.test("appends flags from a model's settings", t => {
   const started = (folder: string) =>
     flags(engineArguments(engineSpec({ settings: { ...PLAIN_SETTINGS, ...onC } }), { ...settings, folder }))
   t.equal(started('C:\\bin')['--lora-scaled'], '..\\m\\a.gguf:2')
+  const zoe = (path: string) => `C:\\Users\\Zoë\\.corral\\${path}`
+  const cached = engineArguments(engineSpec({ slotFolder: zoe('cache') }), { ...settings, folder: zoe('runtimes\\b1') })
+  t.equal(flags(cached)['--slot-save-path'], '..\\..\\cache/')
   t.throws(() => started('D:\\bin'), { code: 'load_failed', message: /colon/ })
   t.equal(flags(engineArguments(engineSpec({ slotFolder: '/s' }), settings))['--slot-save-path'], '/s/')
   t.end()
