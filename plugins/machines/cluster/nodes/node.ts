@@ -277,7 +277,7 @@ export class ClusterNode {
     const running: RunningRecord[] = []
     const loading: LoadingRecord[] = []
     if (this.#link === 'away') return { running, loading }
-    for (const engine of this.#records.all('engine')) {
+    for (const engine of this.#engines) {
       const key = this.#byName.get(engine.name)?.key
       const name = key === undefined || !this.#isAccepted(key) ? undefined : getName(key)
       if (name === undefined) continue
@@ -300,6 +300,11 @@ export class ClusterNode {
   async close(): Promise<void> {
     this.leave()
     await this.connection.close()
+  }
+
+  /** Its own engines. A node that has nodes itself also reports theirs, perhaps under the same names. */
+  get #engines() {
+    return this.#records.all('engine').filter(engine => !('member' in engine))
   }
 
   async #follow(): Promise<void> {
@@ -473,7 +478,7 @@ export class ClusterNode {
       }
     }
     const reported = new Map<string, Reported>()
-    for (const engine of this.#records.all('engine')) {
+    for (const engine of this.#engines) {
       const key = this.#byName.get(engine.name)?.key
       const id = key === undefined ? '' : modelKey(key, engine.mode as EngineMode)
       const model = models.get(id)
@@ -560,7 +565,7 @@ export class ClusterNode {
 
   #makeRecord(): MemberRecord {
     const { version, build } = this
-    const engines = this.#link === 'away' ? [] : this.#records.all('engine')
+    const engines = this.#link === 'away' ? [] : this.#engines
     const running = engines.filter(engine => engine.state === 'loaded')
     const names = (models: Iterable<{ key: string; publicName: string }>) =>
       [...models].filter(({ key }) => this.#isAccepted(key)).map(({ publicName }) => publicName)
