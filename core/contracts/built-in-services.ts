@@ -202,6 +202,11 @@ declare module './engines.ts' {
     elsewhere?(): Elsewhere
     /** The same models as the scheduler lists its own. Their engines report their properties and slots only. */
     held?(): HeldElsewhere
+    /**
+     * An engine of a linked machine that has the same model in memory, with as many free slots. For requests that would
+     * have to wait here.
+     */
+    standIn?(model: Model, mode: EngineMode, slots: number): Engine | undefined
     /** Unloads a model on all other servers. @returns whether any server had it loaded */
     unload?(model: Model): Promise<boolean>
     /** Sets how long a model stays loaded on other servers, in milliseconds, as `Scheduler.keepAlive`. */
@@ -243,6 +248,8 @@ declare module './engines.ts' {
     elsewhere(): Elsewhere
     /** As `EngineProvider.held`, from all providers. */
     held(): HeldElsewhere
+    /** As `EngineProvider.standIn`, from the first provider that has one. */
+    standIn: NonNullable<EngineProvider['standIn']>
     /** Settings of the scheduler's section that concern providers. */
     readonly settings: {
       /** Bytes of disk for the states of conversations; 0 stores none, also in memory. */
@@ -262,6 +269,11 @@ declare module './engines.ts' {
 }
 
 declare module './leases.ts' {
+  interface Lease {
+    /** Whether a linked machine answers because the request would have to wait here. */
+    readonly isElsewhere?: boolean
+  }
+
   interface Scheduler {
     stats(): SchedulerStats
     /**

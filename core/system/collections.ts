@@ -17,7 +17,11 @@ export function commonStart(one: ArrayLike<unknown>, other: ArrayLike<unknown>):
 }
 
 /** Returns the value of a key. A missing value is made and added first. */
-export function getOrAdd<Key, Value>(map: Map<Key, Value>, key: Key, make: () => Value): Value {
+export function getOrAdd<Key, Value>(
+  map: { get(key: Key): Value | undefined; set(key: Key, value: Value): unknown },
+  key: Key,
+  make: () => Value
+): Value {
   const found = map.get(key)
   if (found !== undefined) return found
   const made = make()

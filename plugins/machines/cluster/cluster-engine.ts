@@ -12,6 +12,7 @@ import type {
   Engine,
   EngineExit,
   EngineFields,
+  EngineMode,
   EngineProvider,
   EngineSpec,
   RankingReply
@@ -23,11 +24,11 @@ import type { ModelPreview, RunningRecord } from '../../../core/contracts/native
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { forwardedHeaders } from '../../../core/http/forwarded-headers.ts'
-import type { LoadOptions } from '../../../core/models/load-options.ts'
+import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../../core/models/load-options.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { listModes, listOperations } from '../../../core/models/model-operations.ts'
 import { withResolver } from '../../../core/system/abort-signals.ts'
-import { merged } from '../../../core/system/collections.ts'
+import { getOrAdd, merged } from '../../../core/system/collections.ts'
 import {
   type AskBody,
   type OnceCall,
@@ -61,6 +62,7 @@ export function clusterProvider(
 ): EngineProvider {
   /** Keys of models whose nodes do not send bytes. */
   const withoutBytes = new Set<string>()
+  const standIns = new WeakMap<Model, Map<EngineMode, Engine>>()
 
   /** Sends a request to each node that has the model in memory. Nodes that do not answer are ignored. */
   async function atEach(variant: Model, path: string, body: (name: string) => object): Promise<boolean> {
@@ -116,6 +118,20 @@ export function clusterProvider(
       if (!reply) return undefined
       const { load, limited, memory: use, fits } = parsed(await text(reply.body)) as ModelPreview
       return { options: load, ...(limited && { limited }), ...(use && fits && { use, fits }) }
+    },
+    standIn(variant, mode, slots) {
+      if (variant.format === 'cluster') return undefined
+      const key = modelKey(variant.key, mode)
+      const isFree = members.view.hosts(key).all.some(({ member, model }) => {
+        const { name, isGuest, state } = member
+        const isReady = isGuest && state === 'up' && model.state === 'loaded'
+        if (!isReady || model.slots - model.running - model.queued < slots) return false
+        return members.get(name)?.models.get(variant.key)?.digest === variant.digest
+      })
+      if (!isFree) return undefined
+      const engines = getOrAdd(standIns, variant, () => new Map<EngineMode, Engine>())
+      const spec = { alias: variant.publicName, mode, variant, options: DEFAULT_LOAD_OPTIONS }
+      return getOrAdd(engines, mode, () => createClusterEngine(spec, members, copies, withoutBytes))
     },
     unload: variant => atEach(variant, '/api/stop', model => ({ model })),
     keepAlive(variant, ms) {

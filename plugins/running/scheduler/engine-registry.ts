@@ -111,6 +111,13 @@ export function createEngineRegistry(
       const all = providers.flatMap(provider => provider.held?.() ?? [])
       return { running: all.flatMap(({ running }) => running), loading: all.flatMap(({ loading }) => loading) }
     },
+    standIn(model, mode, slots) {
+      for (const provider of providers) {
+        const engine = provider.standIn?.(model, mode, slots)
+        if (engine) return engine
+      }
+      return undefined
+    },
     logs: model => providers.flatMap(provider => provider.logs?.(model) ?? []),
     async budget(held) {
       const [host, ...pools] = await Promise.all([

@@ -11,7 +11,7 @@ import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { defaultMode } from '../../../core/models/model-operations.ts'
 import { clampOptions, findClamped } from './model-configuration.ts'
-import { type EngineRecord, runningModel, type SchedulerCore } from './scheduler-core.ts'
+import { type EngineRecord, engineKey, runningModel, type SchedulerCore } from './scheduler-core.ts'
 import { getStats, reservedBy } from './scheduler-state.ts'
 
 /** Settings that temporarily replace a model's configuration. */
@@ -174,7 +174,7 @@ export function createOwnLoads(core: SchedulerCore, lease: Scheduler['lease']) {
       if (!use) return { keepAlive, options, limited }
       const { reserved } = getStats(state, performance.now()).memory
       const budget = await engines.budget(reserved)
-      const own = state.engines.get(`${variant.key}#${mode}`)
+      const own = state.engines.get(engineKey(variant, mode))
       const held = own ? reservedBy(own) : {}
       const isWithin = (others: (pool: string) => number) =>
         Object.entries(use).every(([pool, bytes]) => bytes + others(pool) <= (budget[pool] ?? Number.POSITIVE_INFINITY))

@@ -6,7 +6,8 @@ import { CorralError, type ErrorCode, errorCodes } from '../../../core/errors.ts
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { merged } from '../../../core/system/collections.ts'
 import { clampOptions, findClamped, toKeepAlive } from './model-configuration.ts'
-import type { SchedulerCore } from './scheduler-core.ts'
+import { engineKey, type SchedulerCore } from './scheduler-core.ts'
+import { hasFreeSlots } from './scheduler-state.ts'
 
 const MAX_LOGGED_CLAMPS = 1000
 
@@ -133,9 +134,25 @@ export function createLeases(core: SchedulerCore) {
     })
   }
 
+  /** Leases the engine of a linked machine if the request would have to wait or to load the model here. */
+  function leaseElsewhere(request: LeaseRequest): Lease | undefined {
+    const { loadOnly, idle, continues, options, slots = 1, signal } = request
+    // A load with options of its own takes as long there.
+    if (loadOnly || idle || continues || Object.keys(options).length > 0) return undefined
+    const variant = catalog.get(request.model)
+    const mode = request.mode ?? 'chat'
+    const engine = engines.standIn(variant, mode, slots)
+    if (!engine || hasFreeSlots(state.engines.get(engineKey(variant, mode)), slots)) return undefined
+    lastId++
+    const nothing = () => {}
+    const rest = { letOthers: async () => signal.throwIfAborted(), rest: () => nothing, release: nothing }
+    return { engine, variant, signal, loadDuration: 0, isElsewhere: true, ...rest }
+  }
+
   return {
-    async lease(request: LeaseRequest): Promise<Lease> {
-      const leased = await leaseEngine(request)
+    /** @param here whether only this machine may answer, because another one has failed */
+    async lease(request: LeaseRequest, here = false): Promise<Lease> {
+      const leased = (here ? undefined : leaseElsewhere(request)) ?? (await leaseEngine(request))
       if (!leased.engine.forRequest) return leased
       try {
         const engine = await leased.engine.forRequest(request, leased.signal)
@@ -158,18 +175,26 @@ const ENGINE_LOST: readonly ErrorCode[] = errorCodes('engine_crashed engine_unre
 
 /**
  * Returns `withLease`, which leases an engine, uses it and releases it. If the engine crashes before anything was sent
- * to the client, the request is tried once more on a fresh engine. A background request that lost its slot to a client
+ * to the client, the request is tried once more on a fresh engine. If a linked machine fails, this one answers. A background request that lost its slot to a client
  * waits for another one.
  */
-export function retryOnFreshEngine(lease: Scheduler['lease'], log: FastifyBaseLogger): Scheduler['withLease'] {
+export function retryOnFreshEngine(
+  lease: ReturnType<typeof createLeases>['lease'],
+  log: FastifyBaseLogger
+): Scheduler['withLease'] {
   return async (request, use) => {
     let tried = 0
+    let here = false
     for (let attempt = 1; ; attempt++) {
-      const leased = await lease(request)
+      const leased = await lease(request, here)
       try {
         return await use(leased)
       } catch (error) {
         const mayRetry = !request.signal.aborted && (request.mayRetry?.() ?? true)
+        if (leased.isElsewhere && mayRetry) {
+          here = true
+          continue
+        }
         if (isDisplaced(leased) && mayRetry) {
           attempt = 0
           continue

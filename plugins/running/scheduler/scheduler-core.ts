@@ -133,6 +133,9 @@ export function loadingModel(record: EngineRecord, engine: EngineState | undefin
   ]
 }
 
+/** The key of an engine's record and state. */
+export const engineKey = ({ key }: Model, mode: EngineMode): string => `${key}#${mode}`
+
 function getLoadingState({ progress }: EngineRecord, engine: EngineState): LoadingModel['state'] {
   const { phase, waitsFor } = engine
   if (phase.name === 'draining' || phase.name === 'stopping') return phase.name

@@ -188,6 +188,15 @@ export function runningOn({ phase }: EngineState): number {
   return count
 }
 
+/** Whether a client's request can start at once: enough slots are free, and no other client waits for them. */
+export function hasFreeSlots(engine: EngineState | undefined, slots: number): boolean {
+  if (!engine || !isIn(engine, 'ready') || !onlyBackgroundWaits(engine)) return false
+  const { phase, maxConcurrent = Number.POSITIVE_INFINITY } = engine
+  let free = phase.slots
+  for (const taken of phase.running.values()) if (!taken.request.background) free -= taken.slots
+  return free >= Math.min(slots, phase.slots) && runningOn(engine) < maxConcurrent
+}
+
 export function getStats({ engines, budget, limits }: SchedulerState, now: number): Omit<SchedulerStats, 'requests'> {
   const reserved: MemoryUse = {}
   const stats = [...engines.values()].map(engine => {

@@ -14,6 +14,7 @@ import { createOwnLoads } from './own-loads.ts'
 import { createLeases, retryOnFreshEngine } from './request-leases.ts'
 import {
   type EngineRecord,
+  engineKey,
   isOccupied,
   loadingModel,
   type PendingRequest,
@@ -125,7 +126,7 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   function getRecord(variant: Model, mode: EngineMode): EngineRecord {
-    const key = `${variant.key}#${mode}`
+    const key = engineKey(variant, mode)
     let record = records.get(key)
     if (!record) {
       record = { key, variant, mode, loadedAt: 0, goneListeners: [] }
