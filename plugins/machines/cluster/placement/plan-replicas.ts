@@ -1,3 +1,4 @@
+import { addTo } from '../../../../core/system/open-tables.ts'
 import {
   type ClusterView,
   chooseSource,
@@ -150,20 +151,21 @@ export function planReplicas(models: readonly PlannedModel[], cluster: ClusterVi
   /** Returns the nodes with room, best first. */
   function candidates(item: Item, names: Iterable<string>): string[] {
     const { of } = item
-    const zoneOf = (name: string) => named.get(name)!.zone
-    const inZone = (zone: string | undefined) =>
-      zone === undefined ? 0 : [...placed.get(of)!].filter(other => zoneOf(other) === zone).length
+    const zoneOf = (name: string) => named.get(name)?.zone
+    const inZone = new Map<string | undefined, number>()
+    for (const name of placed.get(of)!) addTo(inZone, zoneOf(name), 1)
+    inZone.delete(undefined)
     const isMove = item.at.length > 0
     return [...names]
       .filter(name => fits(item, name) && of.isOpen(name) && (!isMove || now.get(name)! >= of.size))
       .map(name => ({
         name,
-        order: [inZone(zoneOf(name)), of.stored.has(name) ? 0 : 1, -free.get(name)!, -rankAt(of, name)]
+        others: inZone.get(zoneOf(name)) ?? 0,
+        isStored: Number(of.stored.has(name)),
+        free: free.get(name)!,
+        rank: rankAt(of, name)
       }))
-      .sort((a, b) => {
-        const index = a.order.findIndex((number, index) => number !== b.order[index])
-        return index === -1 ? 0 : a.order[index]! - b.order[index]!
-      })
+      .sort((a, b) => a.others - b.others || b.isStored - a.isStored || b.free - a.free || b.rank - a.rank)
       .map(({ name }) => name)
   }
 
