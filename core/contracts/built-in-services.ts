@@ -18,7 +18,7 @@ import type { ModelEvent, PullEvent } from './hooks.ts'
 import type { LeaseRequest, LoadingModel, RunningModel } from './leases.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
-import type { LoadingRecord, MemberRecord, ReplicasRecord, RunningRecord } from './native-records.ts'
+import type { LoadingRecord, MemberRecord, PrefixesRecord, ReplicasRecord, RunningRecord } from './native-records.ts'
 import type { StateFeed, StateTopic } from './state-events.ts'
 import type { RunningTrial, TrialRequest, TrialSettings, Tunable } from './trials.ts'
 import type { WorkerHost } from './workers.ts'
@@ -172,6 +172,8 @@ export interface Elsewhere {
   loading: readonly LoadingRecord[]
   members: readonly MemberRecord[]
   replicas: readonly ReplicasRecord[]
+  /** Absent without these servers. */
+  prefixes?: PrefixesRecord | undefined
   /** How many of these servers there should be, if known. */
   wanted?: number | undefined
 }

@@ -262,6 +262,20 @@ export const ReplicasSchema = Described('Replicas', 'How many nodes have a model
 })
 export type ReplicasRecord = Static<typeof ReplicasSchema>
 
+export const PrefixesSchema = Described(
+  'Prefixes',
+  'What a gateway remembers of the prompts that its nodes have read',
+  {
+    conversations: Count('Conversations that it remembers'),
+    requests: Titled('RoutedRequests', {
+      prefix: Count('Requests since the start that went to a node that had read most of the prompt'),
+      session: Count('Requests of a known or continued conversation that went to its node for that reason'),
+      other: Count('All other requests for text')
+    })
+  }
+)
+export type PrefixesRecord = Static<typeof PrefixesSchema>
+
 export const PlanStepSchema = Described('PlanStep', 'What a cluster does to get models where they should be', {
   action: Type.Enum(['load', 'unload', 'copy'], { description: 'copy: only its files' }),
   model: Text('As in GET /api/tags'),

@@ -7,6 +7,7 @@ import {
   Done,
   MemberSchema,
   PlanStepSchema,
+  PrefixesSchema,
   PullEventSchema,
   ReplicasSchema,
   Sha256,
@@ -225,6 +226,7 @@ const ClusterSchema = Loose(
     replicas: Type.Array(ReplicasSchema, {
       description: 'Models that are in memory or always should be, and at how many members'
     }),
+    prefixes: Type.Optional(PrefixesSchema),
     rollout: Type.Optional(RolloutSchema),
     wanted: Type.Optional(
       Type.Integer({
@@ -266,6 +268,7 @@ export function clusterRoutes(
         ...(replicas.wanted(name) !== undefined && { wanted: replicas.wanted(name) })
       })),
       replicas: replicas.records(),
+      prefixes: members.prefixesRecord(),
       ...(rollouts.current && { rollout: rollouts.current }),
       wanted: replicas.wanted(ALL),
       plan: replicas.plan()

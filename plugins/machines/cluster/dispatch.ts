@@ -116,6 +116,7 @@ export async function dispatch<Answer>(
     const model = member.view.models.get(key)
     if (model && isRead(body.call)) {
       const { slots, context, storedTokens } = model
+      if (tried.size === 1) members.routed(choice.why)
       members.prefixes.read({ member: member.name, model: key, slots, context, storedTokens }, prompt, now)
     }
     const end = member.begin(key)

@@ -104,6 +104,7 @@ export function createEngineRegistry(
         loading: all.flatMap(({ loading }) => loading),
         members: all.flatMap(({ members }) => members),
         replicas: all.flatMap(({ replicas }) => replicas),
+        prefixes: all.find(({ prefixes }) => prefixes !== undefined)?.prefixes,
         wanted: all.find(({ wanted }) => wanted !== undefined)?.wanted
       }
     },

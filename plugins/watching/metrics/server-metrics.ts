@@ -24,7 +24,7 @@ export interface ServerState {
   conversions: ConversionCounts
   stored: readonly StoredConversations[]
   freeSpace: number | undefined
-  cluster?: Pick<Elsewhere, 'members' | 'replicas' | 'wanted'>
+  cluster?: Pick<Elsewhere, 'members' | 'replicas' | 'prefixes' | 'wanted'>
 }
 
 type MetricName = keyof typeof HELP
@@ -214,6 +214,8 @@ const FAMILIES: readonly Family[] = [
     })
   ),
   single('corral_cluster_wanted_nodes', ({ cluster }) => cluster?.wanted),
+  single('corral_cluster_conversations', ({ cluster }) => cluster?.prefixes?.conversations),
+  by('reason', 'corral_cluster_requests_total', ({ cluster }) => cluster?.prefixes?.requests ?? {}),
   by('pool', 'corral_memory_reserved_bytes', ({ memory: { reserved, budget } }) => ({
     ...Object.fromEntries(Object.keys(budget).map(pool => [pool, 0])),
     ...reserved

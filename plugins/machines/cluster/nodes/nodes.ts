@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Elsewhere } from '../../../../core/contracts/built-in-services.ts'
 import type { BroughtModel, Model } from '../../../../core/contracts/models.ts'
-import type { MemberRecord } from '../../../../core/contracts/native-records.ts'
+import type { MemberRecord, PrefixesRecord } from '../../../../core/contracts/native-records.ts'
 import type { KnownMember, MemberSource } from '../../../../core/contracts/services.ts'
 import type { StateTopic } from '../../../../core/contracts/state-events.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../../core/errors.ts'
@@ -46,6 +46,8 @@ export class ClusterNodes {
   /** By key: the names of models on this server. */
   #names = new Map<string, string>()
   #isListed = false
+  /** Requests for text since the start, by why they went to their node. */
+  readonly #routed: PrefixesRecord['requests'] = { prefix: 0, session: 0, other: 0 }
 
   constructor(options: MembersOptions) {
     this.#options = options
@@ -101,7 +103,17 @@ export class ClusterNodes {
   }
 
   elsewhere(): Omit<Elsewhere, 'replicas' | 'wanted'> {
-    return { ...this.held(), members: this.records() }
+    return { ...this.held(), members: this.records(), prefixes: this.prefixesRecord() }
+  }
+
+  /** Counts a request for text that goes to a node. @param why as `chooseNode` returns it */
+  routed(why: string): void {
+    this.#routed[why === 'prefix' || why === 'session' ? why : 'other']++
+  }
+
+  prefixesRecord(): PrefixesRecord | undefined {
+    if (this.#members.size === 0) return undefined
+    return { conversations: this.prefixes.size.sequences, requests: { ...this.#routed } }
   }
 
   /** Returns the models in the nodes' memory, under the names of this server. */

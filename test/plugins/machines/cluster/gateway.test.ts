@@ -152,3 +152,25 @@ t.test('a drained member gets no requests, and the other gets all', async t => {
     body: { code: 'member_not_found' }
   })
 })
+
+t.test('requests are counted by why their node was chosen', async t => {
+  const shown = async () => (await gateway.json('/api/cluster')).body.prefixes
+  const before = await shown()
+  const messages = [{ role: 'user', content: `A conversation that no node knows: ${'one two three '.repeat(40)}` }]
+  const ask = async () =>
+    t.match(await gateway.json('/v1/chat/completions', { ...chat, messages, max_tokens: 4 }), { status: 200 })
+  await ask()
+  messages.push({ role: 'assistant', content: 'four' }, { role: 'user', content: 'And then?' })
+  await ask()
+  const { conversations, requests } = await shown()
+  t.ok(conversations > 0)
+  t.strictSame(requests, { ...before.requests, other: before.requests.other + 1, prefix: before.requests.prefix + 1 })
+  const scrape = await (await gateway.send('/metrics')).text()
+  t.match(scrape, `corral_cluster_requests_total{reason="prefix"} ${requests.prefix}`)
+  t.match(scrape, `corral_cluster_conversations ${conversations}`)
+  t.notMatch(
+    await (await nodes[0]!.send('/metrics')).text(),
+    'corral_cluster_requests_total{',
+    'a server without nodes'
+  )
+})
