@@ -1,5 +1,5 @@
 import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { join, relative } from 'node:path'
+import { basename, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { noteInputs, root } from './inputs.mjs'
 
@@ -19,20 +19,20 @@ const ENTRIES = {
   'sound-worker': 'core/answers/sound-worker.ts'
 }
 
-/**
- * Packages outside the bundle: few users need them, and only with certain settings. The serializers are replaced by
- * JSON.stringify.
- */
-const SEPARATE = [
-  'ioredis',
-  '@embedpdf/pdfium',
-  '@evan/opus',
+/** Files of packages that the bundle reads (core/system/package-info.ts), with their place in node_modules. */
+const COPIED = [
+  '@embedpdf/pdfium/dist/pdfium.wasm',
+  '@evan/opus/wasm/opus.wasm',
+  '@evan/opus/wasm/simd.wasm',
+  '@fastify/swagger-ui/static/swagger-ui-bundle.js',
+  '@fastify/swagger-ui/static/swagger-ui.css',
+  '@jsquash/webp/codec/dec/webp_dec.wasm',
   // Contains LAME, which users may replace, as the LGPL says.
-  'wasm-media-encoders',
-  '@jsquash/webp',
-  '@opentelemetry/*',
-  '@fastify/fast-json-stringify-compiler'
+  'wasm-media-encoders/wasm/mp3.wasm'
 ]
+
+/** Packages outside the bundle: tracing is optional, and the serializers are replaced by JSON.stringify. */
+const SEPARATE = ['@opentelemetry/*', '@fastify/fast-json-stringify-compiler']
 
 /** Packages whose main file esbuild cannot follow, with their ECMAScript modules. */
 export const ALIASES = { 'jsonc-parser': 'jsonc-parser/lib/esm/main.js' }
@@ -69,7 +69,7 @@ export async function buildBundle() {
     banner: { js: BANNER },
     external: SEPARATE,
     alias: ALIASES,
-    plugins: [importedLater, requiredLater],
+    plugins: [importedLater, corrections],
     logLevel: 'error'
   })
   mkdirSync(FOLDER, { recursive: true })
@@ -83,6 +83,16 @@ export async function buildBundle() {
   const texts = readdirSync(join(root, TEXTS), { recursive: true, withFileTypes: true })
     .filter(entry => entry.isFile())
     .map(({ name, parentPath }) => relative(root, join(parentPath, name)))
+  for (const path of COPIED) {
+    writeFileSync(join(FOLDER, basename(path)), readFileSync(join(root, 'node_modules', path)))
+  }
+  const used = Object.values(metafile.outputs).flatMap(({ inputs }) =>
+    Object.keys(inputs).filter(path => inputs[path].bytesInOutput > 0)
+  )
+  const packages = [...used, ...COPIED.map(path => `node_modules/${path}`)].flatMap(
+    path => /^(?:.*\/)?node_modules\/(?:@[^/]+\/)?[^/]+/.exec(path)?.[0] ?? []
+  )
+  writeFileSync(join(FOLDER, 'packages.json'), JSON.stringify([...new Set(packages)].sort()))
   noteInputs(FOLDER, [...Object.keys(metafile.inputs), ...texts, 'scripts/bundle.mjs'])
 }
 
@@ -105,20 +115,33 @@ export const importedLater = {
   }
 }
 
-/**
- * Loads the list of media types lazily. It takes a thirtieth of a start, and only `request.is` of @fastify/sensible
- * uses it, which corral never calls.
- */
-const requiredLater = {
-  name: 'required-later',
+/** Replaces a text in each of these files of packages, which must contain it. */
+const CORRECTIONS = [
+  // Loads the list of media types lazily. It takes a thirtieth of a start, and only `request.is` uses it, which corral
+  // never calls.
+  [/@fastify\/sensible\/index\.js$/, "typeis = require('type-is')", "typeis = (...all) => require('type-is')(...all)"],
+  // Only exemplars need it, which corral does not write.
+  [/prom-client\/lib\/metrics\/processCpuTotal\.js$/, "require('@opentelemetry/api')", 'undefined'],
+  // Both packages contain copies of ajv and ajv-formats. The bundle needs them once.
+  [
+    /@modelcontextprotocol\/(?:client|server)\/dist\/ajvProvider-\w+\.mjs$/,
+    /\/\/#region \S+\/ajv@.*(?=var import_ajv = )/s,
+    `const require_ajv = () => require('ajv'), require__2019 = () => require('ajv/dist/2019.js')
+const require__2020 = () => require('ajv/dist/2020.js'), require_dist = () => require('ajv-formats')\n`
+  ]
+]
+
+const corrections = {
+  name: 'corrections',
   setup({ onLoad }) {
-    onLoad({ filter: /@fastify[/\\]sensible[/\\]index\.js$/ }, ({ path }) => {
-      const [atOnce, later] = ["typeis = require('type-is')", "typeis = (...values) => require('type-is')(...values)"]
-      const text = readFileSync(path, 'utf8')
-      if (!text.includes(atOnce))
-        throw new Error(`${path} no longer requires type-is in the expected way. Update scripts/bundle.mjs.`)
-      return { contents: text.replace(atOnce, later), loader: 'js' }
-    })
+    for (const [filter, before, after] of CORRECTIONS) {
+      onLoad({ filter: new RegExp(filter.source.replaceAll('\\/', '[/\\\\]')) }, ({ path }) => {
+        const text = readFileSync(path, 'utf8')
+        const contents = text.replace(before, after)
+        if (contents === text) throw new Error(`${path} has changed. Update scripts/bundle.mjs.`)
+        return { contents, loader: 'js' }
+      })
+    }
   }
 }
 

@@ -6,6 +6,8 @@ import { dirname, join } from 'node:path'
 import { compile, installedFolder } from './compile.mjs'
 import { root } from './inputs.mjs'
 
+const ENTRIES = ['core/plugins/public-api.d.ts', 'testing/index.d.ts']
+
 /** Compiles all files of the package from scratch. */
 async function prepare() {
   for (const folder of ['bundle', 'types', join('plugins', 'page', 'browser')]) {
@@ -19,14 +21,19 @@ async function prepare() {
   if (written.status !== 0) process.exit(written.status ?? 1)
   const declarations = join(root, 'dist', 'declarations')
   tsc('-p', join(root, 'tsconfig.package.json'), '--outDir', declarations)
-  for (const entry of ['core/plugins/public-api.d.ts', 'testing/index.d.ts']) publish(declarations, entry, new Set())
+  for (const entry of ENTRIES) publish(declarations, entry, new Set())
   rmSync(declarations, { recursive: true })
+  publishPackages()
 }
 
 function tsc(...words) {
   const compiler = join(installedFolder('typescript'), 'bin', 'tsc')
-  const { status } = spawnSync(process.execPath, [compiler, ...words], { stdio: ['inherit', 2, 'inherit'] })
-  if (status !== 0) process.exit(status ?? 1)
+  const { status, stdout } = spawnSync(process.execPath, [compiler, ...words], {
+    stdio: ['inherit', 'pipe', 'inherit']
+  })
+  if (status === 0) return String(stdout)
+  process.stderr.write(stdout)
+  process.exit(status ?? 1)
 }
 
 /** Copies a declaration file and its imports into the package. */
@@ -39,6 +46,35 @@ function publish(from, path, done) {
   writeFileSync(to, text)
   for (const [, other] of text.matchAll(/(?:from|import)\(? ?['"](\.{1,2}\/[^'"]+)\.ts['"]/g)) {
     publish(from, join(dirname(path), `${other}.d.ts`), done)
+  }
+}
+
+/** Copies the declarations of packages that the published ones import, since the package is installed without them. */
+function publishPackages() {
+  const types = join(root, 'dist', 'types')
+  const config = join(types, 'tsconfig.json')
+  const compilerOptions = {
+    target: 'es2023',
+    module: 'nodenext',
+    types: ['node'],
+    typeRoots: ['../../node_modules/@types']
+  }
+  writeFileSync(config, JSON.stringify({ compilerOptions, files: ENTRIES }))
+  const files = tsc('-p', config, '--noEmit', '--listFiles').split('\n')
+  rmSync(config)
+  const listed = new Set(
+    JSON.parse(readFileSync(join(root, 'sbom.cdx.json'), 'utf8')).components.map(({ name }) => name)
+  )
+  for (const file of files) {
+    const [path, name] = /node_modules\/((?:@[^/]+\/)?[^/]+)\/.*$/.exec(file) ?? []
+    // The authors' own compiler and @types/node are newer.
+    if (path === undefined || /^(?:@types|@?typescript|undici-types)(?:\/|$)/.test(name)) continue
+    if (!listed.has(name)) throw new Error(`The types for plugins import ${name}, which sbom.cdx.json does not list.`)
+    for (const one of [path, join('node_modules', name, 'package.json')]) {
+      const to = join(types, one)
+      mkdirSync(dirname(to), { recursive: true })
+      writeFileSync(to, readFileSync(join(root, one)))
+    }
   }
 }
 

@@ -3,8 +3,8 @@ import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
 
 /*
- * Software bill of materials and licence notices. Both are generated only from package-lock.json, node_modules and the
- * page's build, so they are the same on every machine.
+ * Software bill of materials, licence notices and the list of dependencies. They are generated only from
+ * package-lock.json, node_modules, and the builds of the bundle and the page, so they are the same on every machine.
  */
 
 /** Licences that allow redistribution with a notice. */
@@ -29,11 +29,10 @@ export interface LockedPackage {
   license?: string
   integrity?: string
   resolved?: string
-  dev?: boolean
-  devOptional?: boolean
   dependencies?: Record<string, string>
   optionalDependencies?: Record<string, string>
   peerDependencies?: Record<string, string>
+  devDependencies?: Record<string, string>
 }
 
 interface Lock {
@@ -49,25 +48,37 @@ interface Shipped {
   locked: LockedPackage
 }
 
-/**
- * The packages installed with corral, each version once, by name.
- * @throws Error if a licence is missing or not allowed
- */
-export function shippedPackages(lock: Lock): Shipped[] {
-  return listPackages(lock, (_name, { dev, devOptional }) => !dev && !devOptional)
+const MODULES = 'node_modules/'
+const nameIn = (path: string) => path.slice(path.lastIndexOf(MODULES) + MODULES.length)
+
+/** Packages whose types are part of the types for plugins, and whose code is not in the bundle. */
+const ONLY_TYPES = ['@fastify/fast-json-stringify-compiler', 'fast-json-stringify']
+
+/** Returns the packages that are built into corral's bundle, and those whose types it contains. */
+export function bundledPackages(lock: Lock): Shipped[] {
+  const inBundle = new Set<string>(readJson('dist', 'bundle', 'packages.json'))
+  return listPackages(lock, path => inBundle.has(path) || ONLY_TYPES.includes(nameIn(path)))
 }
 
-/** Packages that are built into the page and not installed with corral. @throws Error like `shippedPackages` */
+/** Returns the packages that are built into the page only. */
 export function pagePackages(lock: Lock): Shipped[] {
   const inPage = new Set<string>(readJson('dist', 'plugins', 'page', 'browser', 'packages.json'))
-  return listPackages(lock, (name, { dev }) => dev === true && inPage.has(name))
+  const inBundle = new Set(bundledPackages(lock).map(toRef))
+  return listPackages(
+    lock,
+    path => inPage.has(nameIn(path)) && !inBundle.has(toRef({ name: nameIn(path), ...lock.packages[path]! }))
+  )
 }
 
-function listPackages({ packages }: Lock, isWanted: (name: string, locked: LockedPackage) => boolean): Shipped[] {
+/**
+ * Returns the locked packages with these paths, each version once, by name.
+ * @throws Error if a licence is missing or not allowed
+ */
+export function listPackages({ packages }: Lock, isWanted: (path: string) => boolean): Shipped[] {
   const shipped = new Map<string, Shipped>()
   for (const [path, locked] of Object.entries(packages)) {
-    const name = path.slice(path.lastIndexOf('node_modules/') + 'node_modules/'.length)
-    if (path === '' || !isWanted(name, locked)) continue
+    if (path === '' || !isWanted(path)) continue
+    const name = nameIn(path)
     const { version } = locked
     const license = locked.license ?? UNDECLARED.get(`${name}@${version}`) ?? 'none'
     // If there is a choice (`MIT OR GPL-2.0`), one allowed licence is enough.
@@ -99,15 +110,16 @@ function resolve({ packages }: Lock, from: string, name: string): string | undef
   }
 }
 
-function dependsOn(lock: Lock, path: string): string[] {
-  const { dependencies, optionalDependencies, peerDependencies } = lock.packages[path]!
-  // corral's own peers (OpenTelemetry) are optional, and not installed with it.
-  const peers = path === '' ? {} : peerDependencies
-  const refs = Object.keys({ ...dependencies, ...optionalDependencies, ...peers }).flatMap(name => {
+/** Returns those of the shipped packages that a package needs. */
+function dependsOn(lock: Lock, path: string, shipped: ReadonlySet<string>): string[] {
+  const { dependencies, optionalDependencies, peerDependencies, devDependencies } = lock.packages[path]!
+  // corral's own peers (OpenTelemetry) are optional. What it is built from are dependencies for development.
+  const own = path === '' ? devDependencies : peerDependencies
+  const refs = Object.keys({ ...dependencies, ...optionalDependencies, ...own }).flatMap(name => {
     const found = resolve(lock, path, name)
     return found === undefined ? [] : [`${name}@${lock.packages[found]!.version}`]
   })
-  return [...new Set(refs)].sort()
+  return [...new Set(refs)].filter(ref => shipped.has(ref)).sort()
 }
 
 const BUNDLED = [
@@ -128,15 +140,7 @@ const COMPILED = [
     text: 'lame.txt',
     why: 'in wasm-media-encoders, which writes MP3',
     notice:
-      'Copyright the LAME project. Source: https://lame.sourceforge.io, built as https://github.com/arseneyr/wasm-media-encoders says. It is in a separate package, node_modules/wasm-media-encoders, which you may replace with your own build.'
-  },
-  {
-    name: 'libvorbis',
-    version: undefined,
-    license: 'BSD-3-Clause',
-    text: 'libvorbis.txt',
-    why: 'with libogg in wasm-media-encoders, unused',
-    notice: ''
+      'Copyright the LAME project. Source: https://lame.sourceforge.io, built as https://github.com/arseneyr/wasm-media-encoders says. It is in a separate file, dist/bundle/mp3.wasm, which you may replace with your own build.'
   },
   {
     name: 'libopus',
@@ -144,6 +148,23 @@ const COMPILED = [
     license: 'BSD-3-Clause',
     text: 'libopus.txt',
     why: 'in @evan/opus, which writes and reads Opus',
+    notice: ''
+  },
+  {
+    name: 'libwebp',
+    version: undefined,
+    license: 'BSD-3-Clause',
+    text: 'libwebp.txt',
+    why: 'in @jsquash/webp, which reads WebP',
+    notice: ''
+  },
+  {
+    name: 'libraries of PDFium',
+    version: undefined,
+    license:
+      'Apache-2.0 AND BSD-2-Clause AND BSD-3-Clause AND FTL AND IJG AND libpng-2.0 AND MIT AND Unicode-3.0 AND Zlib',
+    text: 'pdfium-libraries.txt',
+    why: 'in @embedpdf/pdfium, which reads PDFs',
     notice: ''
   }
 ]
@@ -158,7 +179,9 @@ function bundled() {
 export function renderBillOfMaterials(): string {
   const lock: Lock = readJson('package-lock.json')
   const own = readJson('package.json')
-  const shipped = shippedPackages(lock)
+  const [bundle, page] = [bundledPackages(lock), pagePackages(lock)]
+  const all = [...bundle, ...page]
+  const refs = new Set(all.map(toRef))
   const licenses = (license: string) =>
     license.includes(' ') ? [{ expression: license }] : [{ license: { id: license } }]
   const component = { name: own.name, version: own.version, description: own.description }
@@ -177,11 +200,12 @@ export function renderBillOfMaterials(): string {
       }
     },
     components: [
-      ...shipped.map(({ name, version, license, locked: { integrity, resolved } }) => ({
+      ...all.map(({ name, version, license, locked: { integrity, resolved } }, at) => ({
         'bom-ref': `${name}@${version}`,
         type: 'library',
         name,
         version,
+        description: `built into ${at < bundle.length ? 'the bundle' : 'the page'}`,
         purl: toPurl({ name, version }),
         ...(integrity?.startsWith('sha512-') && {
           hashes: [{ alg: 'SHA-512', content: Buffer.from(integrity.slice(7), 'base64').toString('hex') }]
@@ -206,15 +230,6 @@ export function renderBillOfMaterials(): string {
         description: why,
         licenses: licenses(license)
       })),
-      ...pagePackages(lock).map(({ name, version, license }) => ({
-        'bom-ref': `${name}@${version}`,
-        type: 'library',
-        name,
-        version,
-        description: 'built into the page',
-        purl: toPurl({ name, version }),
-        licenses: licenses(license)
-      })),
       {
         'bom-ref': 'corral/tiny-chat',
         type: 'machine-learning-model',
@@ -225,10 +240,10 @@ export function renderBillOfMaterials(): string {
       }
     ],
     dependencies: [
-      { ref: toRef(own), dependsOn: dependsOn(lock, '') },
-      ...shipped.map(({ name, version, paths }) => ({
+      { ref: toRef(own), dependsOn: dependsOn(lock, '', refs) },
+      ...all.map(({ name, version, paths }) => ({
         ref: `${name}@${version}`,
-        dependsOn: [...new Set(paths.flatMap(path => dependsOn(lock, path)))].sort()
+        dependsOn: [...new Set(paths.flatMap(path => dependsOn(lock, path, refs)))].sort()
       }))
     ]
   }
@@ -246,17 +261,17 @@ function licenseTexts(path: string): string[] {
 
 const INTRODUCTION = `# Third-party notices
 
-corral is installed with the packages below and contains parts of them. Each is used under its own licence, which follows. The
-demo model (plugins/models/storage/demo-model) is part of corral and has the same licence. Files that corral downloads at run
-time on request (models, llama.cpp builds, Python packages of the converter) have their own licences and are not part of the
-package. sbom.cdx.json lists the same packages in a machine-readable form.
+corral contains parts of the packages below. Each is used under its own licence, which follows. The demo model
+(plugins/models/storage/demo-model) is part of corral and has the same licence. Files that corral downloads at run time on
+request (models, llama.cpp builds, Python packages of the converter) have their own licences and are not part of the package.
+sbom.cdx.json lists the same packages in a machine-readable form, and docs/dependencies.md says what each is for.
 `
 
 /** The notices as Markdown, with the texts of all licences. Packages with the same text share it. */
 export function renderNotices(): string {
   const sections = new Map<string, string[]>()
   const lock: Lock = readJson('package-lock.json')
-  for (const { name, version, license, paths } of [...shippedPackages(lock), ...pagePackages(lock)]) {
+  for (const { name, version, license, paths } of [...bundledPackages(lock), ...pagePackages(lock)]) {
     const texts = licenseTexts(paths[0]!)
     const text =
       texts.length > 0
@@ -281,4 +296,55 @@ export function renderNotices(): string {
     return `\n## ${[name, version].join(' ').trim()} (${license})\n\n${about}\n\n${indented}\n`
   })
   return [INTRODUCTION, ...inside, ...compiled, ...parts].join('')
+}
+
+/** Why corral needs the packages that its own source imports. */
+const REASONS: Readonly<Record<string, string>> = readJson('scripts', 'package-reasons.json')
+
+/** The list of dependencies as Markdown. @throws Error if the reason for a package is missing, or not needed any more */
+export function renderDependencies(): string {
+  const lock: Lock = readJson('package-lock.json')
+  const [bundle, page] = [bundledPackages(lock), pagePackages(lock)]
+  const refs = new Set([...bundle, ...page].map(toRef))
+  const parents = new Map<string, string[]>()
+  for (const { name, paths } of [...bundle, ...page]) {
+    for (const ref of paths.flatMap(path => dependsOn(lock, path, refs)))
+      parents.set(ref, [...new Set([...(parents.get(ref) ?? []), name])])
+  }
+  const own = Object.keys(lock.packages['']!.devDependencies!)
+  const unused = new Set(Object.keys(REASONS))
+  const row = (one: Shipped) => {
+    const needing = parents.get(toRef(one))?.map(parent => `\`${parent}\``)
+    const isOwn = own.includes(one.name) && one.paths.includes(`${MODULES}${one.name}`)
+    const why = isOwn || !needing ? REASONS[one.name] : needing.join(', ')
+    if (why === undefined) throw new Error(`Say in scripts/package-reasons.json what ${one.name} is for.`)
+    unused.delete(one.name)
+    return `| \`${one.name}\` | ${one.version} | ${one.license} | ${why} |\n`
+  }
+  const table = (packages: readonly Shipped[]) =>
+    `| package | version | licence | for |\n|---|---|---|---|\n${packages.map(row).join('')}`
+  const text = `# Dependencies
+
+<!-- Generated by "npm run docs:write". -->
+
+The npm package of corral has no dependencies and no install scripts. It contains the packages below, in the versions of
+\`package-lock.json\`, so nothing else is downloaded when you install it. Only tracing needs more: \`corral serve\` names the
+packages and the command that installs them if \`tracing.endpoint\` is set. [THIRD_PARTY_NOTICES.md](../THIRD_PARTY_NOTICES.md) has
+the texts of all licences, and [sbom.cdx.json](../sbom.cdx.json) is a bill of materials in the format of CycloneDX.
+
+A package in the last column is the one that needs this one.
+
+## In the server and the commands
+
+${table(bundle)}
+## In the web page only
+
+${table(page)}
+## Compiled into these packages
+
+| part | version | licence | where |
+|---|---|---|---|
+${[...bundled(), ...COMPILED].map(({ name, version = '', license, why }) => `| ${name} | ${version} | ${license} | ${why} |\n`).join('')}`
+  if (unused.size > 0) throw new Error(`Remove ${[...unused].join(', ')} from scripts/package-reasons.json.`)
+  return text
 }

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
 import { parentPort, workerData } from 'node:worker_threads'
 import { init } from '@embedpdf/pdfium'
+import { packagedFile } from '../system/package-info.ts'
 import type { PdfText, ReadFault, ReadJob } from './file-reader.ts'
 import { limitWasmMemory } from './wasm-memory.ts'
 
@@ -13,7 +13,7 @@ const { bytes, memory, maxPages, maxCharacters } = workerData as ReadJob
 const memoryLimit = limitWasmMemory(memory)
 const decoder = new TextDecoder('utf-16le')
 
-const wasmBinary = readFileSync(createRequire(import.meta.url).resolve('@embedpdf/pdfium/pdfium.wasm'))
+const wasmBinary = readFileSync(packagedFile('@embedpdf/pdfium/dist/pdfium.wasm'))
 const pdfium = await init({ wasmBinary: new Uint8Array(wasmBinary).buffer, print() {}, printErr() {} })
 pdfium.PDFiumExt_Init()
 const module = pdfium.pdfium as typeof pdfium.pdfium & { readonly HEAPU8: Uint8Array }

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
 import { parentPort, workerData } from 'node:worker_threads'
 import { crc32, deflateSync } from 'node:zlib'
 import decode, { init } from '@jsquash/webp/decode.js'
+import { packagedFile } from '../system/package-info.ts'
 import type { ReadFault, ReadJob } from './file-reader.ts'
 import { limitWasmMemory } from './wasm-memory.ts'
 
@@ -22,7 +22,7 @@ const ImageData = function (this: Pixels, data: Uint8ClampedArray, width: number
   Object.assign(this, { data, width, height })
 }
 Object.assign(globalThis, { ImageData })
-const wasmBinary = readFileSync(createRequire(import.meta.url).resolve('@jsquash/webp/codec/dec/webp_dec.wasm'))
+const wasmBinary = readFileSync(packagedFile('@jsquash/webp/codec/dec/webp_dec.wasm'))
 await init({ wasmBinary: new Uint8Array(wasmBinary).buffer, print() {}, printErr() {} })
 
 const RGBA_BYTES = 4

@@ -1,5 +1,5 @@
 import { existsSync, readFileSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 /** Finds the nearest package.json above this module, which may have been bundled with others into one file. */
@@ -13,3 +13,9 @@ function findPackageRoot(): string {
 export const packageRoot = findPackageRoot()
 
 export const version: string = JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8')).version
+
+/** Returns where a file of an npm package is: in its package, or beside corral's bundle (scripts/bundle.mjs). */
+export function packagedFile(path: string): string {
+  const copy = fileURLToPath(new URL(basename(path), import.meta.url))
+  return existsSync(copy) ? copy : join(packageRoot, 'node_modules', path)
+}

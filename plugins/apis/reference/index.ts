@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
-import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { Type } from 'typebox'
@@ -8,7 +7,7 @@ import type { Catalog } from '../../../core/contracts/models.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { packageRoot } from '../../../core/system/package-info.ts'
+import { packagedFile, packageRoot } from '../../../core/system/package-info.ts'
 import type { DescribedRoute } from './openapi.ts'
 
 export default definePlugin({
@@ -71,13 +70,12 @@ function docsRoutes(app: FastifyInstance, catalog: Catalog): void {
     handler: async (_request, reply) => await sendPage(reply)
   })
 
-  const { resolve } = createRequire(import.meta.url)
   for (const [name, type] of Object.entries(ASSETS)) {
     app.get(`/docs/${name}`, { config: { role: 'anyone' }, schema: { hide: true } }, async (_request, reply) =>
       reply
         .type(type)
         .headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache' })
-        .send(await readFile(resolve(`@fastify/swagger-ui/static/${name}`)))
+        .send(await readFile(packagedFile(`@fastify/swagger-ui/static/${name}`)))
     )
   }
 }

@@ -16,25 +16,11 @@ export type SoundFormat = keyof typeof SOUND_TYPES
 
 /** Clients of OpenAI's API play `pcm` with this rate, whatever the voice. */
 const PCM_RATE = 24_000
-const MP3_RATES = [8000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000]
-const MP3_KILOBITS = 64
 const NOTHING = Buffer.alloc(0)
 
 /** Opens each encoder. Their code is loaded here, because most answers are not spoken. */
 const ENCODERS: Record<SoundFormat, () => SampleEncoder | Promise<SampleEncoder>> = {
-  async mp3() {
-    const mp3 = await (await import('wasm-media-encoders')).createMp3Encoder()
-    return {
-      rates: MP3_RATES,
-      begin(sampleRate) {
-        mp3.configure({ sampleRate, channels: 1, bitrate: MP3_KILOBITS })
-        return NOTHING
-      },
-      // The encoder reuses the memory of its results.
-      encode: samples => mp3.encode([Float32Array.from(samples, sample => sample / 2 ** 15)]).slice(),
-      end: () => mp3.finalize().slice()
-    }
-  },
+  mp3: async () => (await import('./mp3-encoder.ts')).mp3Encoder(),
   opus: async () => (await import('./opus-encoder.ts')).opusEncoder(),
   flac: async () => (await import('./flac-encoder.ts')).flacEncoder(),
   wav: () => ({ begin: wavHeader, encode: littleEndian, end: () => NOTHING }),
