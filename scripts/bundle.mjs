@@ -86,11 +86,10 @@ export async function buildBundle() {
   for (const path of COPIED) {
     writeFileSync(join(FOLDER, basename(path)), readFileSync(join(root, 'node_modules', path)))
   }
-  const used = Object.values(metafile.outputs).flatMap(({ inputs }) =>
-    Object.keys(inputs).filter(path => inputs[path].bytesInOutput > 0)
-  )
-  const packages = [...used, ...COPIED.map(path => `node_modules/${path}`)].flatMap(
-    path => /^(?:.*\/)?node_modules\/(?:@[^/]+\/)?[^/]+/.exec(path)?.[0] ?? []
+  // Source maps also name packages that are built into others.
+  const sources = outputFiles.flatMap(({ path, text }) => (path.endsWith('.map') ? JSON.parse(text).sources : []))
+  const packages = [...sources, ...COPIED.map(path => `node_modules/${path}`)].flatMap(
+    path => /node_modules\/(?:.*\/node_modules\/)?(?:@[^/]+\/)?[^/]+/.exec(path)?.[0] ?? []
   )
   writeFileSync(join(FOLDER, 'packages.json'), JSON.stringify([...new Set(packages)].sort()))
   noteInputs(FOLDER, [...Object.keys(metafile.inputs), ...texts, 'scripts/bundle.mjs'])

@@ -56,7 +56,10 @@ const ONLY_TYPES = ['@fastify/fast-json-stringify-compiler', 'fast-json-stringif
 
 /** Returns the packages that are built into corral's bundle, and those whose types it contains. */
 export function bundledPackages(lock: Lock): Shipped[] {
-  const inBundle = new Set<string>(readJson('dist', 'bundle', 'packages.json'))
+  const paths: string[] = readJson('dist', 'bundle', 'packages.json')
+  const inBundle = new Set(
+    paths.map(path => (lock.packages[path] ? path : resolve(lock, /^node_modules\/(@[^/]+\/)?[^/]+/.exec(path)![0], nameIn(path))))
+  )
   return listPackages(lock, path => inBundle.has(path) || ONLY_TYPES.includes(nameIn(path)))
 }
 
