@@ -1,11 +1,14 @@
 // Prepares the checkout for `npm pack`: compiles the content of the package, with type declarations for authors of
-// plugins.
+// plugins, and lists the digests of all files. With the option `--packed`, prints the digest of the packed file. Every
+// checkout of a commit makes the same file with the same versions of Node.js and npm.
 import { spawnSync } from 'node:child_process'
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { createHash } from 'node:crypto'
+import { chmodSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { dirname, join, resolve } from 'node:path'
 import { compile, installedFolder } from './compile.mjs'
 import { root } from './inputs.mjs'
 
+const DIGESTS = 'SHA256SUMS'
 const ENTRIES = ['core/plugins/public-api.d.ts', 'testing/index.d.ts']
 
 /** Compiles all files of the package from scratch. */
@@ -24,6 +27,7 @@ async function prepare() {
   for (const entry of ENTRIES) publish(declarations, entry, new Set())
   rmSync(declarations, { recursive: true })
   publishPackages()
+  listDigests()
 }
 
 function tsc(...words) {
@@ -78,4 +82,31 @@ function publishPackages() {
   }
 }
 
-await prepare()
+/** Writes what `corral verify` and `sha256sum --check` read, and gives all files the modes that git gives them. */
+function listDigests() {
+  const words = [process.env.npm_execpath, 'pack', '--dry-run', '--json', '--ignore-scripts']
+  const { status, stdout } = spawnSync(process.execPath, words, { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] })
+  if (status !== 0) process.exit(status ?? 1)
+  const paths = JSON.parse(stdout)[0].files.map(({ path }) => path)
+  const lines = paths.filter(path => path !== DIGESTS).map(path => `${sha256(join(root, path))}  ${path}\n`)
+  writeFileSync(join(root, DIGESTS), lines.sort().join(''))
+  for (const path of [DIGESTS, ...paths]) {
+    chmodSync(join(root, path), statSync(join(root, path)).mode & 0o100 ? 0o755 : 0o644)
+  }
+}
+
+const sha256 = path => createHash('sha256').update(readFileSync(path)).digest('hex')
+
+/** Prints what `sha256sum` prints. npm itself prints a SHA-512. */
+function printDigest() {
+  const {
+    npm_package_name: name,
+    npm_package_version: version,
+    npm_config_pack_destination: folder = '.'
+  } = process.env
+  const file = `${name}-${version}.tgz`
+  const path = resolve(process.env.INIT_CWD ?? root, folder, file)
+  if (process.env.npm_config_dry_run !== 'true' && existsSync(path)) process.stderr.write(`${sha256(path)}  ${file}\n`)
+}
+
+await (process.argv.includes('--packed') ? printDigest() : prepare())

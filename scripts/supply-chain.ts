@@ -58,7 +58,9 @@ const ONLY_TYPES = ['@fastify/fast-json-stringify-compiler', 'fast-json-stringif
 export function bundledPackages(lock: Lock): Shipped[] {
   const paths: string[] = readJson('dist', 'bundle', 'packages.json')
   const inBundle = new Set(
-    paths.map(path => (lock.packages[path] ? path : resolve(lock, /^node_modules\/(@[^/]+\/)?[^/]+/.exec(path)![0], nameIn(path))))
+    paths.map(path =>
+      lock.packages[path] ? path : resolve(lock, /^node_modules\/(@[^/]+\/)?[^/]+/.exec(path)![0], nameIn(path))
+    )
   )
   return listPackages(lock, path => inBundle.has(path) || ONLY_TYPES.includes(nameIn(path)))
 }

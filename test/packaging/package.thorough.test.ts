@@ -1,4 +1,5 @@
 import { spawn, spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import {
   chmodSync,
@@ -15,7 +16,8 @@ import {
   writeFileSync
 } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
+import { pathToFileURL } from 'node:url'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { getBlocks } from '../docs/guides.ts'
@@ -169,6 +171,46 @@ t.test('the packed file is small and installs a command on the PATH', async t =>
   // The file contains everything that is installed, so this is also the size of the download.
   t.ok(statSync(tarball).size < 11_000_000, `${statSync(tarball).size} bytes are packed`)
   t.ok(bytesBelow(own) < 25_000_000, `${bytesBelow(own)} bytes are installed`)
+})
+
+t.test('another checkout makes the same file', async t => {
+  const other = join(folder, 'another checkout, in a folder with a longer name')
+  // In another order, and with other times and permissions.
+  const copied = run(
+    `mkdir '${other}'
+    ls -A | grep -v -x -E 'node_modules|dist|.*[.]tgz' | sort -r | while read -r name; do cp -R "$name" '${other}'; done
+    chmod -R go= '${other}'
+    find '${other}' -exec touch -h -d 2001-02-03 {} +
+    cp -al node_modules '${other}'`
+  )
+  t.equal(copied.status, 0, copied.stderr)
+  writeFileSync(
+    join(folder, 'later.mjs'),
+    `const Now = Date
+    const year = 365 * 24 * 60 * 60 * 1000
+    globalThis.Date = class extends Now {
+      constructor(...words) {
+        super(...(words.length > 0 ? words : [Now.now() + year]))
+      }
+      static now = () => Now.now() + year
+    }`
+  )
+  const env = {
+    NODE_OPTIONS: `--import=${pathToFileURL(join(folder, 'later.mjs'))}`,
+    TZ: 'Pacific/Kiritimati',
+    LC_ALL: 'tr_TR.UTF-8',
+    HOME: join(folder, 'another home')
+  }
+  const packed = run('umask 077; npm pack', { cwd: other, env })
+  t.equal(packed.status, 0, packed.stderr)
+  const digest = (path: string) => createHash('sha256').update(readFileSync(path)).digest('hex')
+  const [first, second] = [tarball, join(other, basename(tarball))].map(digest)
+  t.equal(second, first)
+  t.match(packed.stderr, `${first}  ${basename(tarball)}`, 'npm pack prints the digest')
+  if (first === second) return
+  const list = (path: string) => run(`tar --list --verbose --gzip --file '${path}'`).stdout.split('\n')
+  t.same(list(join(other, basename(tarball))), list(tarball), 'the files')
+  t.equal(run(`diff -r '${checkout}/SHA256SUMS' '${other}/SHA256SUMS'`).stdout, '', 'their contents')
 })
 
 t.test('the types of the package are complete without other packages', async t => {
