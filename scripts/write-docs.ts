@@ -2,6 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
 import { builtInPlugins } from '../plugins/built-in.ts'
+import { renderAddresses } from './address-docs.ts'
 import { renderApiDocument } from './api-document.ts'
 import { renderConfigDocs } from './config-docs.ts'
 import { renderDoctorDocs } from './doctor-docs.ts'
@@ -11,6 +12,7 @@ import { renderManPage } from './man-page.ts'
 import { renderModelDocs } from './model-docs.ts'
 
 const documents = {
+  ...renderAddresses(),
   ...renderConfigDocs(builtInPlugins),
   ...renderDoctorDocs(),
   ...renderErrorDocs(),

@@ -66,6 +66,11 @@ export interface Storage extends ModelList<StoredVariant> {
    * @returns removes the listener
    */
   onRemove(listener: (variants: StoredVariant[]) => Promise<void>): () => void
+  /**
+   * Refuses files that differ from their recorded digests, if the setting `storage.trust` asks for that. Files that were
+   * compared are read again only after they have changed. @throws CorralError `load_failed`
+   */
+  requireTrusted(variant: StoredVariant, waiting?: Waiting): Promise<void>
   /** Keeps this revision's files until the returned function is called, even if a newer revision replaces it. */
   hold(variant: StoredVariant): () => void
 }

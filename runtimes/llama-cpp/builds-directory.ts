@@ -6,12 +6,12 @@ import { type Static, type TSchema, Type } from 'typebox'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Hardware } from '../../core/contracts/hardware.ts'
 import { errorMessage } from '../../core/errors.ts'
+import { DIGEST_LIST, fileDigest, recordDigests } from '../../core/system/file-digests.ts'
 import { readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import { fits } from '../../core/system/schema-check.ts'
 import { withShortLock } from '../../core/system/short-lock.ts'
 import { type QueryOptions, queryVersion } from '../llama-server/server-facts.ts'
-import { fileDigest } from './verify-build.ts'
 
 /** Folder for work in progress among the builds. Complete parts of it are reused. */
 export const WORK_FOLDER = 'work'
@@ -109,15 +109,15 @@ export class BuildsDirectory {
     this.path = path
   }
 
-  /** Returns the recorded builds, the one verified last first. Removes unreadable records. */
-  records(): BuildRecord[] {
+  /** Returns the recorded builds, the one verified last first. Removes unreadable records, unless they are kept. */
+  records(keepUnreadable = false): BuildRecord[] {
     const names = existsSync(this.path) ? readdirSync(this.path) : []
     const records: BuildRecord[] = []
     for (const name of names.filter(name => name.endsWith(RECORD))) {
       const path = join(this.path, name)
       const record = readJsonFileSync(path, RecordSchema)?.value
       if (record && record.build.id + RECORD === name) records.push(record)
-      else rmSync(path, { force: true })
+      else if (!keepUnreadable) rmSync(path, { force: true })
     }
     return records.sort((a, b) => b.provenAt.localeCompare(a.provenAt))
   }
@@ -126,9 +126,12 @@ export class BuildsDirectory {
     const { size, mtimeMs } = await stat(build.executables.server)
     const files: BuildRecord['files'] = {}
     for (const entry of this.owns(build) ? await readdir(build.directory, { withFileTypes: true }) : []) {
-      if (!entry.isFile() && !entry.isSymbolicLink()) continue
+      if ((!entry.isFile() && !entry.isSymbolicLink()) || entry.name === DIGEST_LIST) continue
       files[entry.name] = (await stat(join(build.directory, entry.name))).size
     }
+    // A build that is verified again keeps the digests of its installation.
+    const isListed = !this.owns(build) || existsSync(join(build.directory, DIGEST_LIST))
+    if (!isListed) await recordDigests(build.directory)
     const provenAt = new Date().toISOString()
     await this.#write({ format: 1, provenAt, build, files, server: { size, mtimeMs }, ...(installed && { installed }) })
   }

@@ -1,5 +1,3 @@
-import { createHash } from 'node:crypto'
-import { createReadStream } from 'node:fs'
 import { join } from 'node:path'
 import type { Build, BuildCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { Delta, Engine } from '../../core/contracts/engines.ts'
@@ -10,6 +8,7 @@ import { CorralError, errorMessage } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
 import type { ToolLog } from '../../core/system/child-process.ts'
+import { fileDigest } from '../../core/system/file-digests.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import type { LaunchSpec } from '../llama-server/launch-spec.ts'
 import { idleGpu, LOG_LAYERS, queryDevices, queryVersion } from '../llama-server/server-facts.ts'
@@ -34,12 +33,6 @@ export type StartEngine = (
   waiting: Waiting,
   environment?: Readonly<Record<string, string>>
 ) => Promise<Pick<Engine, 'chat' | 'memory' | 'logTail' | 'stop'>>
-
-export async function fileDigest(path: string, signal?: AbortSignal): Promise<string> {
-  const hash = createHash('sha256')
-  for await (const piece of createReadStream(path, { signal })) hash.update(piece)
-  return hash.digest('hex')
-}
 
 /** Returns the GPUs that a build has code for. @throws Error if it would silently use the processor */
 export async function usableDevices(server: string, { hardware, runtime, signal, log }: VerifyOptions) {

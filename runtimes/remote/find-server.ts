@@ -6,6 +6,7 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { findExecutable, runTool } from '../../core/system/child-process.ts'
 import { compile, findToolChain } from '../../core/system/compile.ts'
+import { recordDigests } from '../../core/system/file-digests.ts'
 import { type ReleaseAsset, ReleaseServer } from '../../core/system/release-server.ts'
 import { unpackArchive, unpackTar } from '../../core/system/unpack.ts'
 
@@ -77,6 +78,7 @@ export async function findServer(
     try {
       const made = await install(work)
       await runTool(join(made, fileName), ['--help'], { env, signal, log, timeout: CHECK_MS })
+      await recordDigests(made, signal)
       await rename(made, target)
       return installed
     } catch (error) {

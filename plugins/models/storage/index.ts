@@ -31,6 +31,11 @@ export default definePlugin({
         description:
           'Folders that models may be imported from over the network. "corral import" on this machine can use any folder',
         examples: [['/srv/models']]
+      }),
+      trust: Type.Enum(['any', 'digest'], {
+        default: 'any',
+        description:
+          'Which files are loaded: "any", or with "digest" only files with the digests that were recorded when the model was stored; they are read before the first load after each start, and again after they have changed'
       })
     },
     { additionalProperties: false }
@@ -39,6 +44,7 @@ export default definePlugin({
     const aliases = currentAliases(() => config.models)
     const last = openLastScan(join(paths.cache, 'models.json'), paths.models)
     const store = await ModelStore.open(paths.models, log, options.import_roots, last)
+    store.trust = options.trust
     store.onChange = () => hooks.stateChanged('model')
     if (options.demo_model) {
       try {
@@ -52,6 +58,7 @@ export default definePlugin({
       services: { storage: store, catalog: createCatalog(store, aliases, log) },
       reload(next: typeof options) {
         store.importRoots = next.import_roots
+        store.trust = next.trust
       },
       stop: () => store.close()
     }

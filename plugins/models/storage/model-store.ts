@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs'
-import { mkdir } from 'node:fs/promises'
+import { mkdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import type { AdoptRequest, OnCopied } from '../../../core/contracts/adopted-files.ts'
@@ -11,6 +11,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
 import { addTo } from '../../../core/system/collections.ts'
+import { compareFile } from '../../../core/system/file-digests.ts'
 import { KeyedQueue } from '../../../core/system/keyed-queue.ts'
 import { importAccess, inspectFiles, inspectSource } from './import-source.ts'
 import {
@@ -58,12 +59,16 @@ export class ModelStore extends ModelIndex implements Storage {
   readonly #listeners: ((variants: StoredVariant[]) => Promise<void>)[] = []
   /** How many hold a revision's folder. */
   readonly #users = new Map<string, number>()
+  /** Files that had their recorded digest, by path, with their state at that time. */
+  readonly #compared = new Map<string, string>()
   /** Held folders that no manifest names any longer, with the keys of their models. */
   readonly #retired = new Map<string, string>()
   readonly #work = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
 
   importRoots: readonly string[]
+  /** Whether files are compared with their digests before they are loaded. */
+  trust: 'any' | 'digest' = 'any'
 
   private constructor(models: string, log: FastifyBaseLogger, importRoots: readonly string[]) {
     super(message => log.warn(message))
@@ -257,6 +262,32 @@ export class ModelStore extends ModelIndex implements Storage {
 
   onRemove(listener: (variants: StoredVariant[]) => Promise<void>): () => void {
     return addTo(this.#listeners, listener)
+  }
+
+  async requireTrusted({ publicName, directory, files }: StoredVariant, { signal, onProgress }: Waiting = {}) {
+    if (this.trust === 'any') return
+    const total = files.reduce((sum, { size }) => sum + size, 0)
+    let completed = 0
+    const onBytes = (bytes: number) => {
+      completed += bytes
+      onProgress?.({ phase: 'proving', subject: publicName, fraction: completed / total, completed, total })
+    }
+    for (const file of files) {
+      const path = join(directory, ...file.path.split('/'))
+      // Only the system sets the time of the last change of a file's record.
+      const state = async () => {
+        const { ino, size, ctimeMs } = await stat(path).catch(() => ({ ino: 0, size: 0, ctimeMs: 0 }))
+        return `${ino} ${size} ${ctimeMs}`
+      }
+      const before = await state()
+      if (this.#compared.get(path) === before) continue
+      const [difference] = await compareFile(directory, file, { signal, onBytes })
+      if (difference) {
+        const text = `"${publicName}" is not loaded, because its file ${difference.path} ${difference.problem}.`
+        throw new CorralError('load_failed', `${text} Pull or import it again ("corral verify" compares all files).`)
+      }
+      this.#compared.set(path, before)
+    }
   }
 
   hold({ directory }: StoredVariant): () => void {

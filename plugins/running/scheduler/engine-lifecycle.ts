@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Engine, EngineExit, EngineSpec, MemoryUse } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
+import { hasFiles } from '../../../core/contracts/storage.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { clampOptions, UNBOUNDED } from './model-configuration.ts'
@@ -72,7 +73,9 @@ export function createEngineLifecycle(core: SchedulerCore, onOutdated: (record: 
     try {
       const { provider, spec } = getSpec(record, options)
       record.basis = models.getBasis(spec.variant)
-      const estimate = await provider.estimate?.(spec, toWaiting(record, controller))
+      const waiting = toWaiting(record, controller)
+      if (hasFiles(spec.variant)) await core.storage.requireTrusted(spec.variant, waiting)
+      const estimate = await provider.estimate?.(spec, waiting)
       await measureBudget()
       signal.throwIfAborted()
       record.estimate = estimate

@@ -60,7 +60,7 @@ export interface PendingRequest {
 }
 
 export interface SchedulerDependencies {
-  storage: Pick<Storage, 'onRemove'>
+  storage: Pick<Storage, 'onRemove' | 'requireTrusted'>
   catalog: Catalog
   engines: EngineRegistry
   hostMemory: Pick<HostMemory, 'add' | 'budget'>

@@ -5,11 +5,11 @@ import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { diskRefusal } from '../../../core/system/disk-space.ts'
+import { fileDigest } from '../../../core/system/file-digests.ts'
 import { unpackArchive } from '../../../core/system/unpack.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { archiveTag } from '../kinds/scores.ts'
 import { programFolder, programsIn } from '../programs.ts'
-import { fileDigest } from '../verify-build.ts'
 
 const invalid = (message: string, param = 'archive', cause?: unknown) =>
   new CorralError('invalid_request', message, { param, cause })
@@ -46,7 +46,7 @@ export async function archiveDigest(path: string, expected: string | undefined, 
     }
     // Reading a pipe would wait forever.
     if (!found.isFile()) throw new Error('it is not a file')
-    digest = await fileDigest(path, signal)
+    digest = await fileDigest(path, { signal })
   } catch (error) {
     signal?.throwIfAborted()
     if (error instanceof CorralError) throw error

@@ -73,6 +73,7 @@ function world(t: Test, given: Partial<StoredVariant> = {}, speeds: Record<strin
         files++
         return () => files--
       },
+      requireTrusted: async () => undefined,
       onRemove(listener: typeof removal) {
         removal = listener
       }

@@ -87,6 +87,7 @@ function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Pr
     exchange: unused,
     onRemove: listener => addTo(listeners, listener),
     hold: () => () => {},
+    requireTrusted: async () => undefined,
     async drop(key) {
       const gone = variants.filter(variant => variant.key === key)
       variants = variants.filter(variant => variant.key !== key)

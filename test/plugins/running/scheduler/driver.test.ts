@@ -83,6 +83,7 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
       return found
     },
     hold: () => () => undefined,
+    requireTrusted: async () => undefined,
     onRemove(listener: typeof removal) {
       removal = listener
     }
