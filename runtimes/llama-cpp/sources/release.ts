@@ -5,6 +5,7 @@ import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
+import { offlineVariable } from '../../../core/system/connections.ts'
 import {
   isMissing,
   type Release,
@@ -117,6 +118,8 @@ export class Releases {
   async #list(): Promise<ReleaseListing> {
     let listing = BUNDLED_LISTING
     try {
+      const forbidden = offlineVariable(process.env)
+      if (forbidden) throw new Error(`${forbidden} is set`)
       const hasBinaries: Serves = assets =>
         assets.some(({ name }) => archiveTag(name) !== undefined && name.includes('-bin-'))
       const release = await findRelease(this.server, this.#options.tag, hasBinaries, abortAfter(LISTING_LIMIT))
