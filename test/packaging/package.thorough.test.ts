@@ -213,6 +213,19 @@ t.test('another checkout makes the same file', async t => {
   t.equal(run(`diff -r '${checkout}/SHA256SUMS' '${other}/SHA256SUMS'`).stdout, '', 'their contents')
 })
 
+t.test('corral verify finds the files as they were packed', async t => {
+  const { status, stdout, stderr } = run(commands('corral verify'))
+  t.equal(status, 0, stdout + stderr)
+  t.match(stdout, /^corral 0\.1\.0: \d+ files as packed/)
+  const file = join(prefix, 'lib', 'node_modules', 'corral', 'dist', 'bundle', 'main.js')
+  const before = readFileSync(file)
+  writeFileSync(file, `${before}\n`)
+  const changed = run('corral verify')
+  writeFileSync(file, before)
+  t.equal(changed.status, 1)
+  t.match(changed.stdout, '! dist/bundle/main.js has the SHA-256')
+})
+
 t.test('the types of the package are complete without other packages', async t => {
   const place = mkdtempSync(join(folder, 'types '))
   mkdirSync(join(place, 'node_modules', '@types'), { recursive: true })
