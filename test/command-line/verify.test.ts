@@ -67,12 +67,12 @@ t.test('verify finds changed files of builds and engines, and added libraries', 
   for (const name of ['llama-server', 'libllama.so']) writeFileSync(join(directory, name), `${name} of a build`)
   const facts = {
     id: 'release-b1-cpu',
-    kind: 'cpu',
+    kind: 'cpu' as const,
     source: 'release',
     version: '1',
     origin: 'x',
     devices: []
-  } as const
+  }
   await builds.save({ ...facts, directory, executables: { server }, digest: '0'.repeat(64) })
   mkdirSync(join(home, 'speech', 'whisper.cpp'), { recursive: true })
   writeFileSync(join(home, 'speech', 'whisper.cpp', 'whisper-server'), 'a server')
