@@ -25,6 +25,7 @@ const MODULES: [words: string, load: () => Promise<object>][] = [
   ['pull pulls', () => import('./commands/pull.ts')],
   ['list show rm convert conversion', () => import('./commands/stored-models.ts')],
   ['import', () => import('./commands/import.ts')],
+  ['bundle', () => import('./commands/bundle.ts')],
   ['verify', () => import('./commands/verify.ts')],
   ['doctor', () => import('./commands/doctor.ts')],
   ['runtime', () => import('./commands/runtime.ts')],

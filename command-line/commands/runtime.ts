@@ -62,7 +62,7 @@ export async function runtimeRemove(context: CommandContext, ids: string[], { un
 }
 
 /** Runs long work on builds, and retries if the server ends, which may belong to another command that has finished. */
-async function workOn<Result extends { status: 'success' }>(
+export async function workOn<Result extends { status: 'success' }>(
   context: CommandContext,
   path: string,
   body: object,

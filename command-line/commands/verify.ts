@@ -1,17 +1,17 @@
 import { existsSync } from 'node:fs'
-import { readdir, readFile, stat } from 'node:fs/promises'
+import { stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
-import { errorMessage, isSystemError } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { checkDigests, compareFile, type Difference, type Reading } from '../../core/system/file-digests.ts'
 import { packageRoot, version } from '../../core/system/package-info.ts'
 import { plural } from '../../core/system/plural.ts'
-import { MANIFEST_FILE, parseManifest, type VariantRecord } from '../../plugins/models/storage/manifest.ts'
+import { MANIFEST_FILE, type VariantRecord } from '../../plugins/models/storage/manifest.ts'
 import { BuildsDirectory } from '../../runtimes/llama-cpp/builds-directory.ts'
 import { EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, type Options, openConfig } from '../context.ts'
 import { printable, printResult } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
+import { namesIn, readManifests } from '../stored-manifests.ts'
 
 /** What was compared with what was recorded, and how. */
 interface Checked {
@@ -96,31 +96,18 @@ async function verifyEngines(folder: string, reading: Reading): Promise<Checked[
 
 async function verifyModels(models: string, deep: boolean, reading: Reading): Promise<Checked[]> {
   const checked: Checked[] = []
-  for (const owner of (await namesIn(models)).filter(name => !name.startsWith('.'))) {
-    for (const name of await namesIn(join(models, owner))) {
-      const directory = join(models, owner, name)
-      const text = await readFile(join(directory, MANIFEST_FILE), 'utf8').catch(error => {
-        if (!isSystemError(error, 'ENOENT', 'ENOTDIR')) return errorMessage(error)
-        return undefined
-      })
-      if (text === undefined) continue
-      const { value, fault } = parseManifest(text)
-      const model = `${owner}/${name}`
-      if (!value)
-        checked.push({
-          kind: 'model',
-          name: model,
-          result: '',
-          differences: [{ path: MANIFEST_FILE, problem: fault! }]
-        })
-      for (const variant of value?.variants ?? []) {
-        const differences: Difference[] = []
-        for (const file of variant.files)
-          differences.push(...(await compareStored(directory, variant, file, deep, reading)))
-        const how = deep ? 'with the recorded SHA-256' : 'with the recorded size and date (--deep reads them)'
-        const result = `${plural(variant.files.length, 'file')} ${how}`
-        checked.push({ kind: 'model', name: `${model}:${variant.label}`, result, differences })
+  for (const { model, directory, value, fault } of await readManifests(models)) {
+    if (!value) {
+      checked.push({ kind: 'model', name: model, result: '', differences: [{ path: MANIFEST_FILE, problem: fault! }] })
+    }
+    for (const variant of value?.variants ?? []) {
+      const differences: Difference[] = []
+      for (const file of variant.files) {
+        differences.push(...(await compareStored(directory, variant, file, deep, reading)))
       }
+      const how = deep ? 'with the recorded SHA-256' : 'with the recorded size and date (--deep reads them)'
+      const result = `${plural(variant.files.length, 'file')} ${how}`
+      checked.push({ kind: 'model', name: `${model}:${variant.label}`, result, differences })
     }
   }
   return checked
@@ -138,12 +125,4 @@ async function compareStored(
   const found = await stat(join(folder, ...path.split('/'))).catch(() => undefined)
   const isOlder = found !== undefined && found.mtimeMs <= Date.parse(modifiedAt)
   return await compareFile(folder, { path, size, ...((deep || !isOlder) && { sha256 }) }, reading)
-}
-
-async function namesIn(folder: string): Promise<string[]> {
-  const entries = await readdir(folder, { withFileTypes: true }).catch(error => {
-    if (!isSystemError(error, 'ENOENT')) throw error
-    return []
-  })
-  return entries.flatMap(entry => (entry.isDirectory() ? [entry.name] : [])).sort()
 }

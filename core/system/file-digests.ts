@@ -30,7 +30,7 @@ export async function fileDigest(path: string, { signal, onBytes }: Reading = {}
 }
 
 /** Lists the files in a folder and its subfolders, also through links to files, with forward slashes. */
-async function filesIn(folder: string): Promise<string[]> {
+export async function filesIn(folder: string): Promise<string[]> {
   const files: string[] = []
   for (const entry of await readdir(folder, { recursive: true, withFileTypes: true })) {
     const path = join(entry.parentPath, entry.name)

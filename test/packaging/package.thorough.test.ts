@@ -226,6 +226,24 @@ t.test('corral verify finds the files as they were packed', async t => {
   t.match(changed.stdout, '! dist/bundle/main.js has the SHA-256')
 })
 
+t.test('a bundle contains a corral that installs without a network', async t => {
+  const place = mkdtempSync(join(folder, 'bundle '))
+  const env = { npm_config_cache: join(place, 'cache'), npm_config_registry: 'http://127.0.0.1:9', CORRAL_HOME: place }
+  const made = run('corral bundle create all.tar corral/tiny-chat --runtime none', { cwd: place, env })
+  t.match(made.stderr, /The model corral\/tiny-chat is not stored here/)
+  t.equal(run('corral list && corral bundle create all.tar corral/tiny-chat --runtime none', { cwd: place, env }).status, 0)
+  const installed = run(
+    `tar -xf all.tar --wildcards 'corral-*.tgz' LICENSES.md
+    npm install --offline --global --prefix '${place}/prefix' ./corral-*.tgz
+    '${place}/prefix/bin/corral' verify
+    CORRAL_HOME='${place}/other' '${place}/prefix/bin/corral' bundle install all.tar`,
+    { cwd: place, env }
+  )
+  t.equal(installed.status, 0, installed.stderr)
+  t.match(installed.stdout, /^corral 0\.1\.0: \d+ files as packed/m)
+  t.match(readFileSync(join(place, 'LICENSES.md'), 'utf8'), /## corral\/tiny-chat:F16\n\nMIT/)
+})
+
 t.test('the types of the package are complete without other packages', async t => {
   const place = mkdtempSync(join(folder, 'types '))
   mkdirSync(join(place, 'node_modules', '@types'), { recursive: true })
