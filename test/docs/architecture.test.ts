@@ -62,10 +62,10 @@ t.test('decisions use no clock, file or process', async t => {
 })
 
 t.test('commands import types from plugins, and code only for work without a server', async t => {
-  // Keys and Ray are managed when no server runs, doctor looks for programs, llama-swap's commands are converted, and
-  // the list of built-in plugins is needed to start one.
+  // Keys and Ray are managed when no server runs, doctor looks for programs, llama-swap's commands are converted,
+  // verify and bundle read manifests and records, and the list of built-in plugins is needed to start one.
   const allowed =
-    /(plugins\/(built-in|people\/security\/key-[\w-]+|machines\/ray\/ray-[\w-]+)|remote\/programs\/program-settings|llama-server\/server-command)\.ts/
+    /(plugins\/(built-in|people\/security\/key-[\w-]+|machines\/ray\/ray-[\w-]+|models\/storage\/manifest)|llama-cpp\/(builds-directory|kinds\/scores)|remote\/programs\/program-settings|llama-server\/server-command)\.ts/
   for (const file of files.filter(name => /^command-line\/.*\.ts$/.test(name))) {
     const imports =
       /^import (?!type).*'(\.\.\/)+(plugins|runtimes)\/.*$|import\('(\.\.\/)+(plugins|runtimes)\/[^']*'\)/gm
