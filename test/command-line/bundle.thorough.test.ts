@@ -24,7 +24,7 @@ function run(home: string, ...words: string[]) {
   return { code: status, stdout, stderr }
 }
 
-t.test('a bundle works on a machine without a network, and so does its successor and the way back', options, async t => {
+t.test('bundles install, upgrade and go back without a network', options, async t => {
   const [home, other] = [newHome(t), newHome(t)]
   const works = (where: string, ...words: string[]) => {
     const { code, stdout, stderr } = run(where, ...words)
@@ -35,7 +35,8 @@ t.test('a bundle works on a machine without a network, and so does its successor
     const archive = join(home, archiveName(tag))
     writeFileSync(archive, await engineArchive(tag))
     works(home, 'runtime', 'install', archive)
-    return JSON.parse(works(home, 'runtime', 'list', '--json')).find(({ build }: any) => build.id.includes(tag)).build.id
+    return JSON.parse(works(home, 'runtime', 'list', '--json')).find(({ build }: any) => build.id.includes(tag)).build
+      .id
   }
   const first = await install('b11111')
   works(home, 'import', DEMO_FILE, 'me/mine')
@@ -45,7 +46,10 @@ t.test('a bundle works on a machine without a network, and so does its successor
   const digest = create('a.tar', first)
   t.equal(create('again.tar', first), digest, 'the same content makes the same file')
   t.equal(run(home, 'bundle', 'create', 'a.tar', '--package', 'corral.tgz').code, 2, 'no file is replaced')
-  t.match(run(home, 'bundle', 'create', 'b.tar', 'me/other', '--package', 'corral.tgz').stderr, /me\/other is not stored/)
+  t.match(
+    run(home, 'bundle', 'create', 'b.tar', 'me/other', '--package', 'corral.tgz').stderr,
+    /me\/other is not stored/
+  )
   t.match(run(home, 'bundle', 'create', 'b.tar').stderr, /is a checkout\. Run "npm pack"/)
 
   t.equal(run(other, 'list').stdout.includes('me/mine'), false)
@@ -53,10 +57,14 @@ t.test('a bundle works on a machine without a network, and so does its successor
   const bytes = readFileSync(join(home, 'a.tar'))
   const at = bytes.lastIndexOf('the packed file')
   writeFileSync(join(home, 'damaged.tar'), Buffer.from(bytes).fill('X', at, at + 1))
-  t.match(run(other, 'bundle', 'install', join(home, 'damaged.tar')).stderr, /is damaged: corral-0\.1\.0\.tgz has the SHA-256/)
+  t.match(
+    run(other, 'bundle', 'install', join(home, 'damaged.tar')).stderr,
+    /is damaged: corral-0\.1\.0\.tgz has the SHA-256/
+  )
   t.notMatch(works(other, 'list'), 'me/mine', 'nothing of it was installed')
 
-  const inUse = () => JSON.parse(works(other, 'runtime', 'list', '--json')).find(({ state }: any) => state === 'selected').build.id
+  const inUse = () =>
+    JSON.parse(works(other, 'runtime', 'list', '--json')).find(({ state }: any) => state === 'selected').build.id
   works(other, 'bundle', 'install', join(home, 'a.tar'), '--sha256', digest)
   t.match(works(other, 'run', 'me/mine', 'What is the capital of France?'), CAPITAL_ANSWER)
   t.match(works(other, 'verify', '--deep'), 'me/mine:F16: 1 file with the recorded SHA-256')
