@@ -35,7 +35,9 @@ const ContentsSchema = Type.Object({
     })
   ),
   /** `path` is what is imported: the model's file, or its folder. */
-  models: Type.Array(Type.Object({ name: Type.String(), path: Type.String(), license: Type.String() }))
+  models: Type.Array(
+    Type.Object({ name: Type.String(), digest: Type.String(), path: Type.String(), license: Type.String() })
+  )
 })
 type Contents = Static<typeof ContentsSchema>
 
@@ -133,7 +135,8 @@ async function addModel(models: string, folder: string, text: string): Promise<C
   const main = variant.format === 'gguf' ? variant.files.find(({ role }) => role === 'model') : undefined
   const stated = variant.defaults?.license ?? variant.metadata.info['general.license']
   const license = stated === undefined ? 'not stated' : String(stated)
-  return { name: `${found.model}:${variant.label}`, path: main ? `${at}/${main.path}` : at, license }
+  const { digest } = variant
+  return { name: `${found.model}:${variant.label}`, digest, path: main ? `${at}/${main.path}` : at, license }
 }
 
 async function licenses({ build, models }: Contents): Promise<string> {
@@ -164,7 +167,7 @@ export async function bundleInstall(context: CommandContext, file: string, { sha
     if (!list || !contents) throw failure(`${path} is not a file that "corral bundle create" wrote.`)
     const [changed] = list.differences
     if (changed) throw failure(`${path} is damaged: ${changed.path} ${changed.problem}. Copy it again.`)
-    await install(context, folder, contents)
+    await install(context, folder, contents, paths.models)
     if (contents.corral !== version) {
       const commands = `tar -xf ${file} ${contents.package} && npm install --global ./${contents.package}`
       printNote(
@@ -178,7 +181,7 @@ export async function bundleInstall(context: CommandContext, file: string, { sha
   }
 }
 
-async function install(context: CommandContext, folder: string, { build, models }: Contents): Promise<void> {
+async function install(context: CommandContext, folder: string, { build, models }: Contents, stored: string) {
   const inside = (path: string) => {
     const found = resolve(folder, path)
     if (!found.startsWith(folder)) throw failure(`"${path}" in ${CONTENTS} is outside the file.`)
@@ -193,7 +196,15 @@ async function install(context: CommandContext, folder: string, { build, models 
     printNote(`New engines use ${made.build.id} (llama.cpp ${made.build.version}).`)
   }
   await withServer(context, 'aside', async ({ client }) => {
-    for (const { name, path } of models) {
+    const here = (await readManifests(stored)).flatMap(({ model, value }) =>
+      (value?.variants ?? []).map(({ label, digest }) => `${model}:${label} ${digest}`.toLowerCase())
+    )
+    for (const { name, digest, path } of models) {
+      // A model from a hub is not replaced by an import, even of the same files.
+      if (here.includes(`${name} ${digest}`.toLowerCase())) {
+        printNote(`${printable(name)} is already here`)
+        continue
+      }
       const labels = { first: `reading ${name}`, what: `import of ${name}` }
       const body = { path: inside(path), model: name }
       const { model } = await streamWork<ImportedReply>(client, '/api/import', body, labels)
