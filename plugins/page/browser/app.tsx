@@ -1,7 +1,7 @@
 import { effect, signal } from '@preact/signals'
 import { Component, type ComponentChildren, type ComponentType, render } from 'preact'
 import { ChatView } from './chat/chat-view.tsx'
-import { announcement, attempt, ConfirmDialog, Note, notify, openDialogs, Toast } from './parts/controls.tsx'
+import { announcement, attempt, Note, notify, OpenDialogs, openDialogs, Toast } from './parts/controls.tsx'
 import { Button, Field, Form } from './parts/forms.tsx'
 import { Fault, later } from './parts/layout.tsx'
 import { Sidebar } from './parts/sidebar.tsx'
@@ -75,7 +75,7 @@ function App() {
           <Guard key={name}>{View ? <View path={path} /> : <Note text={t.noSuchView} />}</Guard>
         </div>
         {previewed.value && <PreviewLater />}
-        <ConfirmDialog />
+        <OpenDialogs />
         <div class="visually-hidden" role="status">
           {announcement.value}
         </div>

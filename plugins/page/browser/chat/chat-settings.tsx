@@ -1,5 +1,5 @@
 import { useRef, useState } from 'preact/hooks'
-import { Dialog, IconButton } from '../parts/controls.tsx'
+import { IconButton } from '../parts/controls.tsx'
 import { Actions, Button, type FieldText, Form, fieldText, parseObject, TextField } from '../parts/forms.tsx'
 import { Fault } from '../parts/layout.tsx'
 import { optionsIn, SettingFields, type SettingName, splitOptions } from '../parts/setting-fields.tsx'
@@ -32,9 +32,8 @@ export function ChatSettings(props: {
   model: string
   settings: Settings
   onSave: (settings: Settings) => unknown
-  onClose: () => void
+  onDone: () => void
 }) {
-  const { onClose } = props
   const t = texts.value
   const [chat, setChat] = useState(props.settings)
   /** The preset shown in the fields, and how often one was applied. */
@@ -64,7 +63,7 @@ export function ChatSettings(props: {
     }
   }
   return (
-    <Dialog title={t.chatSettings} onClose={onClose}>
+    <>
       <Presets
         name={preset.name}
         onChoose={chosen => {
@@ -82,7 +81,7 @@ export function ChatSettings(props: {
           const settings = settingsIn(text)
           if (!settings) return
           void props.onSave(settings)
-          onClose()
+          props.onDone()
         }}
       >
         <TextField label={t.system} name="system" rows={3} defaultValue={chat.system} />
@@ -109,7 +108,7 @@ export function ChatSettings(props: {
           <Button kind="main" type="submit" text={t.save} />
         </Actions>
       </Form>
-    </Dialog>
+    </>
   )
 }
 

@@ -1,6 +1,6 @@
 import { type Signal, useComputed, useSignal, useSignalEffect } from '@preact/signals'
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
-import { announce, attempt, IconButton, Menu, MenuItem, Note } from '../parts/controls.tsx'
+import { useEffect, useLayoutEffect, useMemo, useRef } from 'preact/hooks'
+import { announce, attempt, IconButton, Menu, MenuItem, Note, openDialog } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { later } from '../parts/layout.tsx'
 import { useGradually, useWindowEvents } from '../parts/view-hooks.ts'
@@ -194,13 +194,9 @@ function PresetMenu({ name, onChoose }: { name: string; onChoose: (preset: Prese
 }
 
 function SettingsButton(props: { model: string; settings: Settings; onSave: (settings: Settings) => unknown }) {
-  const [isOpen, setOpen] = useState(false)
-  return (
-    <>
-      <IconButton icon="settings" label={texts.value.chatSettings} onClick={() => setOpen(true)} />
-      {isOpen && <ChatSettings {...props} onClose={() => setOpen(false)} />}
-    </>
-  )
+  const title = texts.value.chatSettings
+  const open = () => openDialog(title, close => <ChatSettings {...props} onDone={close} />)
+  return <IconButton icon="settings" label={title} onClick={open} />
 }
 
 function OldChat(props: {

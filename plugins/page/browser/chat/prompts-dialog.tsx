@@ -1,5 +1,5 @@
 import { useState } from 'preact/hooks'
-import { Dialog, IconButton } from '../parts/controls.tsx'
+import { IconButton } from '../parts/controls.tsx'
 import { Actions, Button, Field, Form, TextField } from '../parts/forms.tsx'
 import { deletePrompt, prompts, type SavedPrompt, takePrompts } from '../state/presets.ts'
 import { fill, texts } from '../texts/texts.ts'
@@ -7,35 +7,33 @@ import { fill, texts } from '../texts/texts.ts'
 const MAX_LENGTH = 100_000
 
 /** Shows, edits and deletes saved prompts. */
-export function PromptsDialog({ onClose }: { onClose: () => void }) {
+export function Prompts() {
   const t = texts.value
   const [edited, setEdited] = useState<SavedPrompt | undefined>(undefined)
   if (edited) {
     const name = { name: 'name', required: true, maxLength: 80, pattern: '.*\\S.*', defaultValue: edited.name }
     const text = { name: 'text', required: true, maxLength: MAX_LENGTH, rows: 6, defaultValue: edited.text }
     return (
-      <Dialog title={t.prompts} onClose={onClose}>
-        <Form
-          class="form"
-          onSubmit={field => {
-            if (edited.name !== field('name')) deletePrompt(edited.name)
-            takePrompts([{ name: field('name'), text: field('text') }])
-            setEdited(undefined)
-          }}
-        >
-          <Field label={t.promptName} {...name} />
-          <TextField label={t.promptText} {...text} />
-          <p class="quiet">{t.promptHint}</p>
-          <Actions>
-            <Button onClick={() => setEdited(undefined)} text={t.cancel} />
-            <Button kind="main" type="submit" text={t.save} />
-          </Actions>
-        </Form>
-      </Dialog>
+      <Form
+        class="form"
+        onSubmit={field => {
+          if (edited.name !== field('name')) deletePrompt(edited.name)
+          takePrompts([{ name: field('name'), text: field('text') }])
+          setEdited(undefined)
+        }}
+      >
+        <Field label={t.promptName} {...name} />
+        <TextField label={t.promptText} {...text} />
+        <p class="quiet">{t.promptHint}</p>
+        <Actions>
+          <Button onClick={() => setEdited(undefined)} text={t.cancel} />
+          <Button kind="main" type="submit" text={t.save} />
+        </Actions>
+      </Form>
     )
   }
   return (
-    <Dialog title={t.prompts} onClose={onClose}>
+    <>
       {prompts.value.length === 0 && <p class="quiet">{t.nothingYet}</p>}
       <ul class="plain-list">
         {prompts.value.map(({ name, text }) => (
@@ -49,7 +47,7 @@ export function PromptsDialog({ onClose }: { onClose: () => void }) {
       <Actions>
         <Button icon="plus" onClick={() => setEdited({ name: '', text: '' })} text={t.newPrompt} />
       </Actions>
-    </Dialog>
+    </>
   )
 }
 
@@ -62,37 +60,23 @@ export interface PromptField {
 }
 
 /** Asks for the values of a prompt. */
-export function FillDialog(props: {
-  title: string
-  fields: readonly PromptField[]
-  onFilled: (values: FormData) => unknown
-  onClose: () => void
-}) {
-  const { title, fields, onFilled, onClose } = props
+export function FillForm(props: { fields: readonly PromptField[]; onFilled: (values: FormData) => unknown }) {
   return (
-    <Dialog title={title} onClose={onClose}>
-      <Form
-        class="form"
-        onSubmit={(_, values) => {
-          onClose()
-          void onFilled(values)
-        }}
-      >
-        {fields.map(({ name, description = '', required = false, value }, index) => (
-          <TextField
-            key={name}
-            label={[`${name} `, <small key="about">{description}</small>]}
-            name={name}
-            rows={1}
-            required={required}
-            defaultValue={value}
-            autofocus={index === 0}
-          />
-        ))}
-        <Actions>
-          <Button kind="main" type="submit" text={texts.value.insert} />
-        </Actions>
-      </Form>
-    </Dialog>
+    <Form class="form" onSubmit={(_, values) => props.onFilled(values)}>
+      {props.fields.map(({ name, description = '', required = false, value }, index) => (
+        <TextField
+          key={name}
+          label={[`${name} `, <small key="about">{description}</small>]}
+          name={name}
+          rows={1}
+          required={required}
+          defaultValue={value}
+          autofocus={index === 0}
+        />
+      ))}
+      <Actions>
+        <Button kind="main" type="submit" text={texts.value.insert} />
+      </Actions>
+    </Form>
   )
 }

@@ -1,7 +1,7 @@
 import { signal } from '@preact/signals'
 import { useMemo } from 'preact/hooks'
 import type { ListedConversation } from '../../../../core/contracts/native-records.ts'
-import { attempt, CopyButton, Dialog, Note } from '../parts/controls.tsx'
+import { attempt, CopyButton, Note } from '../parts/controls.tsx'
 import { formatSize } from '../parts/formats.ts'
 import { Actions, Button } from '../parts/forms.tsx'
 import { Card, Fault } from '../parts/layout.tsx'
@@ -17,14 +17,13 @@ import { MessageView } from './message-view.tsx'
 const addressOf = (id: string) => new URL(linkTo('shared', id), location.href).href
 
 /** Makes links to copies of a chat, and lists and revokes all links of the user. */
-export function ShareDialog({ chat, onClose }: { chat: Chat; onClose: () => void }) {
+export function Links({ chat }: { chat: Chat }) {
   const t = texts.value
-  const { reply, fault, again } = useReply<{ conversations: ListedConversation[] }>(
+  const { reply, fault, change } = useReply<{ conversations: ListedConversation[] }>(
     'api/conversations?shared=true&limit=500'
   )
-  const change = (work: () => Promise<unknown>) => () => attempt(work).then(again)
   return (
-    <Dialog title={t.share} onClose={onClose}>
+    <>
       <p class="quiet">{t.shareNote}</p>
       <Fault text={fault?.message} isAnnounced />
       <ul class="plain-list">
@@ -38,7 +37,7 @@ export function ShareDialog({ chat, onClose }: { chat: Chat; onClose: () => void
                 <CopyButton text={() => addressOf(id)} label={t.copyLink} />
                 <Button
                   kind="danger"
-                  onClick={change(() => ask('DELETE', `api/conversations/${id}`))}
+                  onClick={() => change(() => ask('DELETE', `api/conversations/${id}`))}
                   text={t.revoke}
                 />
               </>
@@ -49,9 +48,9 @@ export function ShareDialog({ chat, onClose }: { chat: Chat; onClose: () => void
         ))}
       </ul>
       <Actions>
-        <Button kind="main" onClick={change(() => shareChat(chat))} text={t.makeLink} />
+        <Button kind="main" onClick={() => change(() => shareChat(chat))} text={t.makeLink} />
       </Actions>
-    </Dialog>
+    </>
   )
 }
 

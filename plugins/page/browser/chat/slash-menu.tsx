@@ -1,6 +1,6 @@
 import type { Signal } from '@preact/signals'
 import { useEffect, useLayoutEffect, useState } from 'preact/hooks'
-import { attempt, confirm } from '../parts/controls.tsx'
+import { attempt, confirm, openDialog } from '../parts/controls.tsx'
 import type { IconName } from '../parts/icons.tsx'
 import { type Option, useOptions } from '../parts/option-list.tsx'
 import { exportChats, exportMarkdown } from '../state/chat-files.ts'
@@ -13,17 +13,11 @@ import { fillServerPrompt, loadServerPrompts, serverPrompts } from '../state/ser
 import { fill, texts } from '../texts/texts.ts'
 import { ChatSettings } from './chat-settings.tsx'
 import { exportHtml } from './html-file.tsx'
-import { FillDialog, type PromptField, PromptsDialog } from './prompts-dialog.tsx'
+import { FillForm, type PromptField, Prompts } from './prompts-dialog.tsx'
 
 type Command = readonly [name: string, icon: IconName, text: string, run: () => unknown]
 
-interface Filling {
-  title: string
-  fields: readonly PromptField[]
-  onFilled: (values: FormData) => unknown
-}
-
-/** The commands and prompts that match the text in the message field, and their dialogs. */
+/** The commands and prompts that match the text in the message field. */
 export function SlashMenu(props: {
   /** Id of the list. */
   id: string
@@ -43,7 +37,6 @@ export function SlashMenu(props: {
   const { id, chat, text, field } = props
   const t = texts.value
   const [isDismissed, setDismissed] = useState(false)
-  const [dialog, setDialog] = useState<'settings' | 'prompts' | Filling | undefined>(undefined)
   const isOpen = props.isOpen && !isDismissed
   const words = text.value.slice(1).toLowerCase()
   useEffect(() => {
@@ -57,8 +50,18 @@ export function SlashMenu(props: {
     text.value = [text.peek(), said].filter(Boolean).join('\n\n')
     setTimeout(() => field.current?.focus())
   }
-  const askFor = (filling: Filling) =>
-    filling.fields.length > 0 ? setDialog(filling) : filling.onFilled(new FormData())
+  const askFor = (title: string, fields: readonly PromptField[], use: (values: FormData) => unknown) => {
+    if (fields.length === 0) return use(new FormData())
+    const filled = (close: () => void) => (values: FormData) => {
+      close()
+      use(values)
+    }
+    openDialog(title, close => <FillForm fields={fields} onFilled={filled(close)} />)
+  }
+  const showSettings = () =>
+    openDialog(t.chatSettings, close => (
+      <ChatSettings model={props.model} settings={props.settings} onSave={props.onSettings} onDone={close} />
+    ))
   const clear = async () => {
     const messages = messagesOf(chat!)
     for (const message of messages.values()) if (!messages.has(message.parent ?? '')) await deleteMessage(message)
@@ -75,32 +78,26 @@ export function SlashMenu(props: {
   const commands: Command[] = [
     ['new', 'plus', t.newChat, () => go(['chat'])],
     ['model', 'models', t.chooseModel, press('.model-picker button')],
-    ['system', 'edit', t.system, () => setDialog('settings')],
-    ['settings', 'settings', t.chatSettings, () => setDialog('settings')],
+    ['system', 'edit', t.system, showSettings],
+    ['settings', 'settings', t.chatSettings, showSettings],
     ...(toolServers.value.length > 0 ? [['tools', 'tool', t.hostedTools, press('.tool-line')] as const] : []),
     ...forChat,
-    ['prompts', 'chat', t.prompts, () => setDialog('prompts')],
+    ['prompts', 'chat', t.prompts, () => openDialog(t.prompts, () => <Prompts />)],
     ...prompts.value.map(({ name, text }): Command => {
       const fields = [...promptValues(text)].map(([name, value]) => ({ name, value }))
-      const onFilled = (values: FormData) => insert(fillPrompt(text, values))
-      return [name, 'send', t.savedPrompt, () => askFor({ title: name, fields, onFilled })]
+      return [name, 'send', t.savedPrompt, () => askFor(name, fields, values => insert(fillPrompt(text, values)))]
     }),
     ...Object.values(serverPrompts.value).flatMap(list =>
       list.map((prompt): Command => {
         const { server, name, description, arguments: fields } = prompt
         const title = `${server}.${name}`
-        const onFilled = (values: FormData) =>
+        const use = (values: FormData) =>
           attempt(async () => {
             const filled = await fillServerPrompt(prompt, values)
             insert(filled.text)
             if (filled.files.length > 0) props.onAttach(filled.files)
           })
-        return [
-          title,
-          'tool',
-          description || fill(t.serverPrompt, { server }),
-          () => askFor({ title, fields, onFilled })
-        ]
+        return [title, 'tool', description || fill(t.serverPrompt, { server }), () => askFor(title, fields, use)]
       })
     )
   ]
@@ -126,19 +123,10 @@ export function SlashMenu(props: {
     }
     props.current.value = list.current
   })
-  const close = () => {
-    setDialog(undefined)
-    field.current?.focus()
-  }
   return (
     <>
       {isOpen && found.length === 0 && <p class="slash-list menu-note">{t.noCommand}</p>}
       {found.length > 0 && list.shown}
-      {dialog === 'settings' && (
-        <ChatSettings model={props.model} settings={props.settings} onSave={props.onSettings} onClose={close} />
-      )}
-      {dialog === 'prompts' && <PromptsDialog onClose={close} />}
-      {typeof dialog === 'object' && <FillDialog {...dialog} onClose={close} />}
     </>
   )
 }

@@ -116,10 +116,10 @@ function ServerTools(props: PickerProps & { server: string; onClose: () => void 
 }
 
 /** The tools that the user lets run without asking. */
-export function AllowedTools({ onClose }: { onClose: () => void }) {
+export function AllowedTools() {
   const t = texts.value
   return (
-    <Dialog title={t.allowedTools} onClose={onClose}>
+    <>
       {allowedTools.value.length === 0 && <p class="quiet">{t.nothingYet}</p>}
       <ul class="plain-list">
         {allowedTools.value.map(entry => {
@@ -135,6 +135,6 @@ export function AllowedTools({ onClose }: { onClose: () => void }) {
           )
         })}
       </ul>
-    </Dialog>
+    </>
   )
 }

@@ -1,6 +1,5 @@
-import { useState } from 'preact/hooks'
 import type { Role } from '../../../../core/http/roles.ts'
-import { attempt, CopyButton, confirm, Dialog } from '../parts/controls.tsx'
+import { attempt, CopyButton, confirm, openDialog } from '../parts/controls.tsx'
 import { formatAgo } from '../parts/formats.ts'
 import { Actions, Button, Field, type FieldText, Form, Select, wordsIn } from '../parts/forms.tsx'
 import { Card, Fault } from '../parts/layout.tsx'
@@ -25,22 +24,41 @@ interface MadeKey {
 
 export function KeysTab() {
   const t = texts.value
-  const { reply, fault, again } = useReply<{ required: boolean; keys: KeyRecord[] }>('api/keys')
-  const [made, setMade] = useState<MadeKey | undefined>(undefined)
-  const [isNew, setNew] = useState(false)
+  const { reply, fault, again, change } = useReply<{ required: boolean; keys: KeyRecord[] }>('api/keys')
   if (fault) return <Fault text={fault.message} />
   if (!reply) return null
   const pathOf = (name: string) => `api/keys/${encodeURIComponent(name)}`
-  const change = (work: () => Promise<unknown>) =>
-    attempt(async () => {
-      await work()
-      again()
-    })
+  const show = ({ key, record }: MadeKey) =>
+    openDialog(
+      record.name,
+      () => (
+        <>
+          <p>{t.keyOnce}</p>
+          <p class="row">
+            <code class="grow">{key}</code>
+            <CopyButton text={() => key} />
+          </p>
+        </>
+      ),
+      'dialog-small'
+    )
+  const make = () => {
+    const body = (close: () => void) => (
+      <NewKey
+        onMade={key => {
+          close()
+          show(key)
+          again()
+        }}
+      />
+    )
+    openDialog(t.newKey, body, 'dialog-small')
+  }
   return (
     <>
       <div class="row">
         <p class="grow quiet">{reply.required ? t.keysRequired : t.keysOpen}</p>
-        <Button kind="main" onClick={() => setNew(true)} text={t.newKey} />
+        <Button kind="main" onClick={make} text={t.newKey} />
       </div>
       <ul class="plain-list">
         {reply.keys.map(({ name, role, created, expires, models, limits, last_used_at: used, last_address }) => {
@@ -57,7 +75,7 @@ export function KeysTab() {
             confirm(fill(t.revokeTitle, { name }), t.revokeText, t.revoke, () =>
               change(() => ask('DELETE', pathOf(name)))
             )
-          const replace = async () => setMade(await ask<MadeKey>('POST', `${pathOf(name)}/rotate`))
+          const replace = async () => show(await ask<MadeKey>('POST', `${pathOf(name)}/rotate`))
           const actions = (
             <>
               <Button onClick={() => change(replace)} text={t.replaceKey} />
@@ -67,26 +85,6 @@ export function KeysTab() {
           return <Card key={name} title={name} facts={facts} actions={actions} />
         })}
       </ul>
-      {isNew && (
-        <Dialog title={t.newKey} onClose={() => setNew(false)} class="dialog-small">
-          <NewKey
-            onMade={key => {
-              setMade(key)
-              setNew(false)
-              again()
-            }}
-          />
-        </Dialog>
-      )}
-      {made && (
-        <Dialog title={made.record.name} onClose={() => setMade(undefined)} class="dialog-small">
-          <p>{t.keyOnce}</p>
-          <p class="row">
-            <code class="grow">{made.key}</code>
-            <CopyButton text={() => made.key} />
-          </p>
-        </Dialog>
-      )}
     </>
   )
 }

@@ -1,6 +1,6 @@
 import { useEffect, useState } from 'preact/hooks'
 import type { MemberRecord, PlanStepRecord, ReplicasRecord } from '../../../../core/contracts/native-records.ts'
-import { attempt, confirm, Dialog } from '../parts/controls.tsx'
+import { attempt, confirm, openDialog } from '../parts/controls.tsx'
 import { formatAgo } from '../parts/formats.ts'
 import { Actions, Button, Field, type FieldText, Form, Select } from '../parts/forms.tsx'
 import { Card, Fault, joinFacts, Table } from '../parts/layout.tsx'
@@ -40,10 +40,20 @@ export function MachinesTab() {
   const t = texts.value
   const { reply, fault, again } = useReply<LinkReply>('api/link')
   const nodes = useReply<ClusterReply>('api/cluster')
-  const [isLinking, setLinking] = useState(false)
   const refresh = () => {
     again()
     nodes.again()
+  }
+  const link = () => {
+    const body = (close: () => void) => (
+      <LinkDialog
+        onLinked={() => {
+          close()
+          refresh()
+        }}
+      />
+    )
+    openDialog(t.linkMachine, body, 'dialog-small')
   }
   useEffect(() => {
     const timer = setTimeout(refresh, REFRESH_MS)
@@ -65,7 +75,7 @@ export function MachinesTab() {
         <p class="grow quiet">
           {t.machinesText} {!isAdmin && me.value?.more}
         </p>
-        {isAdmin && reply && <Button kind="main" onClick={() => setLinking(true)} text={t.linkMachine} />}
+        {isAdmin && reply && <Button kind="main" onClick={link} text={t.linkMachine} />}
       </div>
       <ul class="plain-list">
         {machines.map(machine => {
@@ -109,16 +119,6 @@ export function MachinesTab() {
           ))}
       </ul>
       {nodes.reply && <ClusterFacts cluster={nodes.reply} />}
-      {isLinking && (
-        <Dialog title={t.linkMachine} onClose={() => setLinking(false)} class="dialog-small">
-          <LinkDialog
-            onLinked={() => {
-              setLinking(false)
-              refresh()
-            }}
-          />
-        </Dialog>
-      )}
     </>
   )
 }

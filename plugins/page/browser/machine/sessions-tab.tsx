@@ -1,4 +1,3 @@
-import { attempt } from '../parts/controls.tsx'
 import { formatAgo } from '../parts/formats.ts'
 import { Button } from '../parts/forms.tsx'
 import { Card, Fault } from '../parts/layout.tsx'
@@ -19,14 +18,9 @@ interface SessionRecord {
 /** The browsers that are signed in: those of the user's key, or all for admins. */
 export function SessionsTab() {
   const t = texts.value
-  const { reply, fault, again } = useReply<{ sessions: SessionRecord[] }>('api/sessions')
+  const { reply, fault, change } = useReply<{ sessions: SessionRecord[] }>('api/sessions')
   const current = me.value?.session?.id
-  const end = (id: string) =>
-    attempt(async () => {
-      if (id === current) await signOut()
-      else await ask('DELETE', `api/sessions/${id}`)
-      again()
-    })
+  const end = (id: string) => change(id === current ? signOut : () => ask('DELETE', `api/sessions/${id}`))
   return (
     <>
       <p class="quiet">{t.sessionsText}</p>

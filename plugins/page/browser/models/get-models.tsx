@@ -1,6 +1,6 @@
-import { useState } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
 import type { FoundRepository, PullReply, SearchReply } from '../../../../core/contracts/native-records.ts'
-import { attempt, Dialog, IconButton } from '../parts/controls.tsx'
+import { attempt, IconButton, openDialog } from '../parts/controls.tsx'
 import { formatAgo, formatDuration, formatNumber, formatShare, formatSize } from '../parts/formats.ts'
 import { Button, Choices, Form } from '../parts/forms.tsx'
 import { Card, Fault, More } from '../parts/layout.tsx'
@@ -33,7 +33,10 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
   const t = texts.value
   /** The last search. Its number allows repeating a search with the same words. */
   const [search, setSearch] = useState({ words: '', number: 0 })
-  const [chosen, setChosen] = useState(wanted)
+  const choose = (model: string) => openDialog(model, close => <RepositoryCard reference={model} onDone={close} />)
+  useEffect(() => {
+    if (wanted !== undefined) choose(wanted)
+  }, [])
   return (
     <>
       <Form
@@ -41,7 +44,7 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
         onSubmit={text => {
           const words = text('words')
           // A name or URL is shown without a search.
-          if (/^\S+\/\S+$/.test(words)) setChosen(words)
+          if (/^\S+\/\S+$/.test(words)) choose(words)
           else if (words !== '') setSearch({ words, number: search.number + 1 })
         }}
       >
@@ -57,14 +60,9 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
         <Button kind="main" type="submit" text={t.search} />
       </Form>
       {search.words === '' ? (
-        <Recommended onChoose={setChosen} />
+        <Recommended onChoose={choose} />
       ) : (
-        <Found key={search.number} words={search.words} onChoose={setChosen} />
-      )}
-      {chosen !== undefined && (
-        <Dialog title={chosen} onClose={() => setChosen(undefined)}>
-          <RepositoryCard reference={chosen} onDone={() => setChosen(undefined)} />
-        </Dialog>
+        <Found key={search.number} words={search.words} onChoose={choose} />
       )}
     </>
   )

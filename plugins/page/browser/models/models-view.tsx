@@ -1,5 +1,5 @@
 import { useState } from 'preact/hooks'
-import { attempt, confirm, Dialog, Menu, MenuItem, notify, SearchField } from '../parts/controls.tsx'
+import { attempt, confirm, Menu, MenuItem, notify, openDialog, SearchField } from '../parts/controls.tsx'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { Button } from '../parts/forms.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
@@ -75,8 +75,6 @@ function revisionsText(fault: ApiError | undefined): string {
 
 function ModelLine({ model }: { model: ModelState }) {
   const t = texts.value
-  const [open, setOpen] = useState<'' | 'details' | 'settings'>('')
-  const close = () => setOpen('')
   const { name, capabilities, details, failure, size } = model
   const remote = remotePlace(model)
   const own = engines.value.filter(engine => engine.name.toLowerCase() === name.toLowerCase())
@@ -98,6 +96,9 @@ function ModelLine({ model }: { model: ModelState }) {
     const isDone = await attempt(() => ask('POST', 'api/default', { body: { model: name } }))
     if (isDone) notify(fill(t.isDefault, { model: name }))
   }
+  const showDetails = () => openDialog(name, close => <ModelDetails name={name} onDone={close} />)
+  const showSettings = () =>
+    openDialog(`${t.settings}: ${name}`, close => <ModelSettingsForm name={name} onDone={close} />)
   const chat = () => {
     lastModel.value = name
     go(['chat'])
@@ -123,8 +124,8 @@ function ModelLine({ model }: { model: ModelState }) {
       <Menu label={`${t.more}: ${name}`} class="menu-end">
         {() => (
           <>
-            <MenuItem onSelect={() => setOpen('details')} text={t.details} />
-            {may('admin') && <MenuItem onSelect={() => setOpen('settings')} text={t.settings} />}
+            <MenuItem onSelect={showDetails} text={t.details} />
+            {may('admin') && <MenuItem onSelect={showSettings} text={t.settings} />}
             {may('operator') && !remote && name.includes(':') && (
               <MenuItem onSelect={makeDefault} text={t.makeDefault} />
             )}
@@ -146,16 +147,6 @@ function ModelLine({ model }: { model: ModelState }) {
         ))}
       {failure && own.length === 0 && <Fault text={failure.message} />}
       {failure?.code === 'conversion_not_installed' && own.length === 0 && <InstallConverter onDone={load} />}
-      {open === 'details' && (
-        <Dialog title={name} onClose={close}>
-          <ModelDetails name={name} onDone={close} />
-        </Dialog>
-      )}
-      {open === 'settings' && (
-        <Dialog title={`${t.settings}: ${name}`} onClose={close}>
-          <ModelSettingsForm name={name} onDone={close} />
-        </Dialog>
-      )}
     </Card>
   )
 }

@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import { type ComponentChildren, createContext } from 'preact'
-import { useContext, useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { useContext, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { route } from '../state/route.ts'
 import { texts } from '../texts/texts.ts'
 import { Actions, Button, type ButtonProps } from './forms.tsx'
@@ -43,10 +43,12 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   const element = useRef<HTMLDialogElement>(null)
   // A layout effect, to run before the next key is pressed.
   useLayoutEffect(() => {
+    const before = document.activeElement as HTMLElement | null
     element.current?.showModal()
     openDialogs.value += 1
     return () => {
       openDialogs.value -= 1
+      before?.focus()
     }
   }, [])
   return (
@@ -286,41 +288,57 @@ export function Note({ text }: { text: string }) {
   )
 }
 
-interface Confirmation {
+interface OpenDialog {
   title: string
-  text: string
-  action: string
-  work: () => unknown
+  body: (close: () => void) => ComponentChildren
+  class: string
+  /** It closes when another view is shown. */
+  route: readonly string[]
 }
 
-/** What the user is asked to confirm. */
-const confirmation = signal<Confirmation | undefined>(undefined)
+/** The last one is on top. */
+const dialogs = signal<readonly OpenDialog[]>([])
+
+/** Shows something in a dialog. */
+export function openDialog(title: string, body: OpenDialog['body'], own: OpenDialog['class'] = ''): void {
+  dialogs.value = [...dialogs.peek(), { title, body, class: own, route: route.peek() }]
+}
+
+export function OpenDialogs() {
+  return (
+    <>
+      {dialogs.value
+        .filter(dialog => dialog.route === route.value)
+        .map(dialog => {
+          const close = () => {
+            dialogs.value = dialogs.peek().filter(other => other !== dialog)
+          }
+          return (
+            <Dialog key={dialogs.value.indexOf(dialog)} title={dialog.title} onClose={close} class={dialog.class}>
+              {dialog.body(close)}
+            </Dialog>
+          )
+        })}
+    </>
+  )
+}
 
 /** Asks for confirmation of something that cannot be undone. @param action text of the button that does it */
 export function confirm(title: string, text: string, action: string, work: () => unknown): void {
-  confirmation.value = { title, text, action, work }
-}
-
-export function ConfirmDialog() {
-  // Another view may be shown by now.
-  useEffect(() => close, [route.value])
-  const close = () => (confirmation.value = undefined)
-  if (!confirmation.value) return null
-  const { title, text, action, work } = confirmation.value
-  return (
-    <Dialog title={title} onClose={close} class="dialog-small">
-      <p>{text}</p>
-      <Actions>
-        <Button onClick={close} text={texts.value.cancel} />
-        <Button
-          kind="danger"
-          onClick={() => {
-            void work()
-            close()
-          }}
-          text={action}
-        />
-      </Actions>
-    </Dialog>
-  )
+  const body = (close: () => void) => {
+    const run = () => {
+      void work()
+      close()
+    }
+    return (
+      <>
+        <p>{text}</p>
+        <Actions>
+          <Button onClick={close} text={texts.value.cancel} />
+          <Button kind="danger" onClick={run} text={action} />
+        </Actions>
+      </>
+    )
+  }
+  openDialog(title, body, 'dialog-small')
 }

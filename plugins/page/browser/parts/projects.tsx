@@ -5,7 +5,7 @@ import { changeChat, chatsByProject, createChat, projects } from '../state/chats
 import { deleteEverywhere } from '../state/kept-chats.ts'
 import { go, linkTo, route } from '../state/route.ts'
 import { fill, texts } from '../texts/texts.ts'
-import { Dialog, Menu, MenuItem } from './controls.tsx'
+import { Menu, MenuItem, openDialog } from './controls.tsx'
 import { Actions, Button, Field, Form } from './forms.tsx'
 import { Icon } from './icons.tsx'
 import { CHAT_DRAG, LINES_A_FRAME, useGradually } from './view-hooks.ts'
@@ -26,7 +26,6 @@ export function Projects({ lineOf }: { lineOf: LineOf }) {
 function Project({ project, lineOf }: { project: Chat; lineOf: LineOf }) {
   const t = texts.value
   const { id, title } = project
-  const [shown, setShown] = useState('')
   const isCurrent = route.value[0] === 'project' && route.value[1] === id
   const own = chatsByProject.value.get(id) ?? []
   const [isOpen, setOpen] = useState(false)
@@ -35,7 +34,8 @@ function Project({ project, lineOf }: { project: Chat; lineOf: LineOf }) {
     if (isEntered) setOpen(true)
   }, [isEntered])
   const count = useGradually(own.length, LINES_A_FRAME)
-  const close = () => setShown('')
+  const rename = (close: () => void) => <ProjectForm project={project} onDone={close} />
+  const remove = (close: () => void) => <DeleteProject project={project} own={own} onDone={close} />
   return (
     <section
       onDragOver={event => event.dataTransfer?.types.includes(CHAT_DRAG) && event.preventDefault()}
@@ -64,69 +64,70 @@ function Project({ project, lineOf }: { project: Chat; lineOf: LineOf }) {
           {() => (
             <>
               <MenuItem icon="plus" onSelect={() => go(['project', id])} text={t.newChat} />
-              <MenuItem icon="edit" onSelect={() => setShown('rename')} text={t.rename} />
-              <MenuItem icon="trash" danger onSelect={() => setShown('delete')} text={t.delete} />
+              <MenuItem icon="edit" onSelect={() => openDialog(t.rename, rename, 'dialog-small')} text={t.rename} />
+              <MenuItem
+                icon="trash"
+                danger
+                onSelect={() => openDialog(fill(t.deleteProject, { name: title }), remove, 'dialog-small')}
+                text={t.delete}
+              />
             </>
           )}
         </Menu>
       </div>
       {isOpen && <ul>{own.slice(0, count).map(lineOf)}</ul>}
-      {shown === 'rename' && <ProjectDialog project={project} onClose={close} />}
-      {shown === 'delete' && <DeleteProject project={project} own={own} onClose={close} />}
     </section>
   )
 }
 
 /** Asks for the name of a project. @param chat the chat that a new project is for */
-export function ProjectDialog(props: { project?: Chat; chat?: string | undefined; onClose: () => void }) {
+export function ProjectForm(props: { project?: Chat; chat?: string | undefined; onDone: () => void }) {
   const t = texts.value
-  const { project, chat, onClose } = props
+  const { project, chat, onDone } = props
   return (
-    <Dialog title={project ? t.rename : t.newProject} onClose={onClose} class="dialog-small">
-      <Form
-        class="form"
-        onSubmit={async text => {
-          const title = text('name')
-          if (title === '') return
-          onClose()
-          if (project) return changeChat(project.id, { title })
-          const { id } = await createChat({ title, isProject: true })
-          if (chat) await changeChat(chat, { project: id })
-          else go(['project', id])
-        }}
-      >
-        <Field
-          label={t.name}
-          name="name"
-          required
-          maxLength={80}
-          defaultValue={project?.title}
-          ref={field => field?.focus()}
-        />
-        <Actions>
-          <Button kind="main" type="submit" text={t.save} />
-        </Actions>
-      </Form>
-    </Dialog>
+    <Form
+      class="form"
+      onSubmit={async text => {
+        const title = text('name')
+        if (title === '') return
+        onDone()
+        if (project) return changeChat(project.id, { title })
+        const { id } = await createChat({ title, isProject: true })
+        if (chat) await changeChat(chat, { project: id })
+        else go(['project', id])
+      }}
+    >
+      <Field
+        label={t.name}
+        name="name"
+        required
+        maxLength={80}
+        defaultValue={project?.title}
+        ref={field => field?.focus()}
+      />
+      <Actions>
+        <Button kind="main" type="submit" text={t.save} />
+      </Actions>
+    </Form>
   )
 }
 
-function DeleteProject({ project, own, onClose }: { project: Chat; own: readonly Chat[]; onClose: () => void }) {
+function DeleteProject({ project, own, onDone }: { project: Chat; own: readonly Chat[]; onDone: () => void }) {
   const t = texts.value
   const remove = async (gone: readonly Chat[]) => {
-    onClose()
+    onDone()
     if (gone.concat(project).some(({ id }) => id === route.value[1])) go(['chat'], true)
     // Chats of a missing project are listed like others.
     for (const { id } of [...gone, project]) await deleteEverywhere(id)
   }
   return (
-    <Dialog title={fill(t.deleteProject, { name: project.title })} onClose={onClose} class="dialog-small">
+    <>
       <p>{t.deleteProjectText}</p>
       <Actions>
-        <Button onClick={onClose} text={t.cancel} />
+        <Button onClick={onDone} text={t.cancel} />
         {own.length > 0 && <Button kind="danger" onClick={() => remove(own)} text={t.deleteChats} />}
         <Button kind="main" onClick={() => remove([])} text={t.keepChats} />
       </Actions>
-    </Dialog>
+    </>
   )
 }

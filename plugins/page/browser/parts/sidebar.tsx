@@ -1,4 +1,4 @@
-import { signal, useComputed, useSignal } from '@preact/signals'
+import { useComputed, useSignal } from '@preact/signals'
 import type { ComponentChild } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { key } from '../state/api.ts'
@@ -21,7 +21,7 @@ import {
 import { go, linkTo, route } from '../state/route.ts'
 import { pulls, speechModel } from '../state/server-state.ts'
 import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
-import { attempt, confirm, IconButton, Menu, MenuItem, notify, onEscape, SearchField } from './controls.tsx'
+import { attempt, confirm, IconButton, Menu, MenuItem, notify, onEscape, openDialog, SearchField } from './controls.tsx'
 import { formatNumber } from './formats.ts'
 import { Form } from './forms.tsx'
 import type { Found, FoundChat } from './found-chats.tsx'
@@ -61,7 +61,7 @@ export function Sidebar() {
         </nav>
         <div class="sidebar-title">
           <h2>{t.chats}</h2>
-          <IconButton icon="folder" label={t.newProject} onClick={() => (projectFor.value = '')} />
+          <IconButton icon="folder" label={t.newProject} onClick={() => makeProject()} />
         </div>
         {chats.value.size > 5 && (
           <SearchField
@@ -74,9 +74,6 @@ export function Sidebar() {
         {wanted.value === '' ? <ChatList /> : <FoundChats key={wanted.value} wanted={wanted.value} list={ChatList} />}
         {chats.value.size === 0 && <p class="sidebar-note">{t.noChats}</p>}
         <PageMenu />
-        {projectFor.value !== undefined && (
-          <ProjectDialog chat={projectFor.value} onClose={() => (projectFor.value = undefined)} />
-        )}
       </aside>
     </>
   )
@@ -84,18 +81,19 @@ export function Sidebar() {
 
 const chatFiles = () => import('../state/chat-files.ts')
 const FoundChats = later(async () => (await import('./found-chats.tsx')).FoundChats)
-const ShareDialog = later(async () => (await import('../chat/shared-chat.tsx')).ShareDialog)
+const Links = later(async () => (await import('../chat/shared-chat.tsx')).Links)
 const Projects = later(async () => (await import('./projects.tsx')).Projects)
-const ProjectDialog = later(async () => (await import('./projects.tsx')).ProjectDialog)
-/** The chat that a new project is being made for; empty for none, undefined without a dialog. */
-const projectFor = signal<string | undefined>(undefined)
+const ProjectForm = later(async () => (await import('./projects.tsx')).ProjectForm)
 const AllowedTools = later(async () => (await import('../chat/tool-picker.tsx')).AllowedTools)
+
+/** Asks for the name of a new project. @param chat the chat that it is for */
+const makeProject = (chat?: string) =>
+  openDialog(texts.peek().newProject, close => <ProjectForm chat={chat} onDone={close} />, 'dialog-small')
 
 /** Theme, language, import and export, and sign-out. */
 function PageMenu() {
   const t = texts.value
   const picker = useRef<HTMLInputElement>(null)
-  const [showsTools, setShowsTools] = useState(false)
   return (
     <div class="page-menu">
       <input
@@ -162,13 +160,16 @@ function PageMenu() {
             <MenuItem icon="download" onSelect={async () => (await chatFiles()).exportChats()} text={t.exportChats} />
             <MenuItem icon="plus" onSelect={() => picker.current?.click()} text={t.importChats} />
             {allowedTools.value.length > 0 && (
-              <MenuItem icon="tool" onSelect={() => setShowsTools(true)} text={t.allowedTools} />
+              <MenuItem
+                icon="tool"
+                onSelect={() => openDialog(t.allowedTools, () => <AllowedTools />)}
+                text={t.allowedTools}
+              />
             )}
             {key.value !== '' && <MenuItem icon="close" onSelect={signOut} text={t.signOut} />}
           </>
         )}
       </Menu>
-      {showsTools && <AllowedTools onClose={() => setShowsTools(false)} />}
     </div>
   )
 }
@@ -272,7 +273,6 @@ function lineOf(chat: Chat, found?: FoundChat): ComponentChild {
 function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined }) {
   const t = texts.value
   const [isRenaming, setRenaming] = useState(false)
-  const [isSharing, setSharing] = useState(false)
   const title = chat.title || t.untitled
   // Computed per line, so that opening a chat updates only the affected lines out of a thousand.
   const isCurrent = useComputed(() => route.value[0] === 'chat' && route.value[1] === chat.id).value
@@ -341,18 +341,19 @@ function ChatLine({ chat, found }: { chat: Chat; found: FoundChat | undefined })
                   text={title}
                 />
               ))}
-              <MenuItem icon="plus" onSelect={() => (projectFor.value = chat.id)} text={t.newProject} />
+              <MenuItem icon="plus" onSelect={() => makeProject(chat.id)} text={t.newProject} />
             </div>
             <hr />
             {exports.map(([text, save]) => (
               <MenuItem key={text} icon="download" onSelect={() => attempt(save)} text={text} />
             ))}
-            {isOn && <MenuItem icon="copy" onSelect={() => setSharing(true)} text={t.share} />}
+            {isOn && (
+              <MenuItem icon="copy" onSelect={() => openDialog(t.share, () => <Links chat={chat} />)} text={t.share} />
+            )}
             <MenuItem icon="trash" danger onSelect={remove} text={t.delete} />
           </>
         )}
       </Menu>
-      {isSharing && <ShareDialog chat={chat} onClose={() => setSharing(false)} />}
     </li>
   )
 }

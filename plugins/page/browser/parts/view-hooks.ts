@@ -1,5 +1,6 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { type ApiError, ask, key } from '../state/api.ts'
+import { attempt } from './controls.tsx'
 
 /** The type of a chat that is dragged. Its data is the id. */
 export const CHAT_DRAG = 'application/x-corral-chat'
@@ -27,10 +28,7 @@ export function useGradually(total: number, step: number): number {
  * @param path empty for no request
  * @param body of a POST request; without one it is a GET request
  */
-export function useReply<Reply>(
-  path: string,
-  body?: object
-): { reply: Reply | undefined; fault: ApiError | undefined; again: () => void } {
+export function useReply<Reply>(path: string, body?: object) {
   const [round, setRound] = useState(0)
   const [reply, setReply] = useState<Reply | undefined>(undefined)
   const [fault, setFault] = useState<ApiError | undefined>(undefined)
@@ -44,7 +42,14 @@ export function useReply<Reply>(
     })
     return () => controller.abort()
   }, [path, JSON.stringify(body), round, key.value])
-  return { reply, fault, again: () => setRound(round + 1) }
+  const again = () => setRound(round => round + 1)
+  /** Changes what the reply is about, and requests it again. */
+  const change = (work: () => Promise<unknown>) =>
+    attempt(async () => {
+      await work()
+      again()
+    })
+  return { reply, fault, again, change }
 }
 
 type Handlers = { [Name in keyof WindowEventMap]?: (event: WindowEventMap[Name]) => void }
