@@ -3,7 +3,7 @@ import { CAPITAL_QUESTION, startCorral, until } from '../../support/corral.ts'
 import { startFirefox, withoutFirefox } from '../../support/firefox.ts'
 import { startWebKit, withoutWebKit } from '../../support/webkit.ts'
 import { HOSTILE, startOutside } from './hostile-code.ts'
-import { startWriter } from './support.ts'
+import { becomesReady, startWriter } from './support.ts'
 
 const ENTER = '\uE007'
 
@@ -40,6 +40,11 @@ async function tryPage(
     until(text, () => browser.evaluate(`document.body.innerText.includes(${JSON.stringify(text)})`))
   const isThere = (selector: string) =>
     until(selector, () => browser.evaluate(`!!document.querySelector('${selector}')`))
+  const reload = async () => {
+    // WebKit sometimes loses a file of a page that is reloaded while it starts, and then waits for it.
+    await becomesReady(browser)
+    await browser.reload()
+  }
   const ask = async (question: string) => {
     await browser.open(`${corral.url}/#/chat`)
     await isThere('.greeting')
@@ -49,18 +54,18 @@ async function tryPage(
 
   await browser.open(corral.url)
   await browser.evaluate("localStorage.setItem('corral-model', 'corral/tiny-chat')")
-  await browser.reload()
+  await reload()
   await ask(CAPITAL_QUESTION.content)
   await shown('The capital of France is')
   await isThere('[aria-busy=false] .figures')
   await browser.evaluate('navigator.serviceWorker.ready.then(() => true)')
-  await browser.reload()
+  await reload()
   await shown('The capital of France is')
   t.same(browser.complaints, [], 'no errors, also with the stored page')
 
   t.comment('previews')
   await browser.evaluate("localStorage.setItem('corral-model', 'far/writer')")
-  await browser.reload()
+  await reload()
   const preview = async (question: string) => {
     await ask(question)
     await isThere('[aria-busy=false] figcaption [title=Preview]')

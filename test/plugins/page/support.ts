@@ -141,7 +141,7 @@ export const storedMessages = (page: Page) =>
   })`) as Promise<{ role: string; content: string; state?: string; finish?: string }[]>
 
 /** Waits until the page has prepared what it needs to show an answer. */
-export const becomesReady = (page: Page) =>
+export const becomesReady = (page: { evaluate(code: string): Promise<unknown> }) =>
   until('the page is ready', () => page.evaluate("performance.getEntriesByName('corral-ready').length > 0"))
 
 /** Makes the remote model the model for new chats, and waits until the page is ready. */
