@@ -314,7 +314,7 @@ export function OpenDialogs() {
             dialogs.value = dialogs.peek().filter(other => other !== dialog)
           }
           return (
-            <Dialog key={dialogs.value.indexOf(dialog)} title={dialog.title} onClose={close} class={dialog.class}>
+            <Dialog key={dialog} title={dialog.title} onClose={close} class={dialog.class}>
               {dialog.body(close)}
             </Dialog>
           )
