@@ -166,6 +166,7 @@ test(
     await panel.waitFor()
     await until('it is synchronized', async () => {
       const [chat] = (await corral.json('/api/conversations')).body.conversations
+      if (!chat) return false
       const { messages } = (await corral.json(`/api/conversations/${chat.id}`)).body.document
       return messages.length === 14 && messages.some((message: { summary?: string }) => message.summary === summary)
     })
