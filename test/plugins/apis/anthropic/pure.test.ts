@@ -238,7 +238,7 @@ t.test('random requests that match the schema fail only with a CorralError that 
       if (!(error instanceof CorralError) || !error.param) t.fail(`seed ${seed}: ${error}`)
     }
   }
-  t.ok(taken > 100, `${taken} requests were accepted`)
+  t.ok(taken > 20, `${taken} requests were accepted`)
   t.end()
 })
 

@@ -4,7 +4,7 @@ import type { Corral } from '../../../support/corral.ts'
 
 /** Fields that differ between answers, or that show the place of a model. */
 const OWN =
-  /^(id|request_?id|created(_at)?|(completed|in_progress|finalizing|expires)_at|timings?|.*_duration|item_id|obfuscation|cached_tokens|cache_(read|creation).*|tokens_cached|reused|response_?id|call_id|load_.*|stats|id_slot|format|runtime|source|files|can_remove|compatibility_type|kind|from|time_ms|member|running|loaded_at|reserved|budget|free)$/i
+  /^(id|request_?id|created(_at)?|(completed|in_progress|finalizing|expires|started)_at|timings?|.*_duration|item_id|obfuscation|cached_tokens|cache_(read|creation).*|tokens_cached|reused|response_?id|call_id|load_.*|stats|id_slot|format|runtime|source|files|can_remove|compatibility_type|kind|from|time_ms|member|running|loaded_at|reserved|budget|free)$/i
 
 /** An answer without them. */
 function plain(value: unknown): unknown {

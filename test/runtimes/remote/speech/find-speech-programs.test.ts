@@ -58,6 +58,7 @@ t.test('the server of whisper.cpp is installed from a release', onLinux, async t
   const path = await findWhisper(found, { onProgress: ({ phase }) => phases.push(phase) })
   t.equal(path, join(found.directory, 'whisper.cpp', 'whisper-server'))
   t.same(readdirSync(join(found.directory, 'whisper.cpp')).sort(), [
+    'SHA256SUMS',
     'libwhisper.so',
     'libwhisper.so.1',
     'whisper-server'
