@@ -118,7 +118,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
 
   route('GET /ps', 'listRunningModels', 'List the models in memory', {
     response: json(
-      'Models that are ready, and models that are being loaded or unloaded',
+      'Models that are ready, the last ones to be unloaded first, and models that are being loaded or unloaded',
       Loose({
         models: Type.Array(RunningModelSchema),
         loading: Type.Array(LoadingModelSchema),
@@ -131,14 +131,16 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
       const isSeen = (model: { variant: Model; mode: EngineMode }) =>
         isOwn(model) && isAllowed(caller.models, model.variant)
       const { running, loading } = engines.elsewhere()
+      const models = [
+        ...scheduler
+          .running()
+          .filter(isSeen)
+          .map(model => runningRecord(model, naming)),
+        ...running.flatMap(record => seenElsewhere(record, caller))
+      ]
       return {
-        models: [
-          ...scheduler
-            .running()
-            .filter(isSeen)
-            .map(model => runningRecord(model, naming)),
-          ...running.flatMap(record => seenElsewhere(record, caller))
-        ],
+        // In Ollama's order, and with those that are never unloaded first.
+        models: models.sort((one, other) => other.expires_at.localeCompare(one.expires_at)),
         loading: [
           ...scheduler
             .loading()
