@@ -14,6 +14,7 @@ export class InvalidResponse extends Error {
 }
 
 const MAX_HEAD_LENGTH = 64 * 1024
+const BEGIN_OF_HEAD = 'HTTP/1.'
 const END_OF_HEAD = '\r\n\r\n'
 const NO_BODY: ResponseHead['body'] = { kind: 'length', length: 0 }
 const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
@@ -171,7 +172,11 @@ export class ResponseReader {
       if ((end === -1 ? this.#headText.length : end) > MAX_HEAD_LENGTH) {
         throw new InvalidResponse('the response headers do not end')
       }
-      if (end === -1) return bytes.length
+      if (end === -1) {
+        // What speaks another protocol may send a greeting and wait.
+        if (!BEGIN_OF_HEAD.startsWith(this.#headText.slice(0, BEGIN_OF_HEAD.length))) parseHead(this.#headText)
+        return bytes.length
+      }
       const head = parseHead(this.#headText.slice(0, end))
       from += end + END_OF_HEAD.length - before
       this.#headText = ''
