@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
 import { copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises'
-import { basename, dirname, join, resolve } from 'node:path'
+import { basename, dirname, join, resolve, sep } from 'node:path'
 import { type Static, Type } from 'typebox'
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { parseRequestedName } from '../../core/models/model-name.ts'
@@ -184,7 +184,7 @@ export async function bundleInstall(context: CommandContext, file: string, { sha
 async function install(context: CommandContext, folder: string, { build, models }: Contents, stored: string) {
   const inside = (path: string) => {
     const found = resolve(folder, path)
-    if (!found.startsWith(folder)) throw failure(`"${path}" in ${CONTENTS} is outside the file.`)
+    if (!found.startsWith(folder + sep)) throw failure(`"${path}" in ${CONTENTS} is outside the file.`)
     return found
   }
   if (build) {
