@@ -337,7 +337,7 @@ The npm package of corral has no dependencies and no install scripts. It contain
 packages and the command that installs them if \`tracing.endpoint\` is set. [THIRD_PARTY_NOTICES.md](../THIRD_PARTY_NOTICES.md) has
 the texts of all licences, and [sbom.cdx.json](../sbom.cdx.json) is a bill of materials in the format of CycloneDX.
 
-A package in the last column is the one that needs this one.
+If the last column names a package, that package needs this one.
 
 ## In the server and the commands
 

@@ -77,7 +77,7 @@ export function launchdAgent({ command, flags, environment, home }: ServiceDefin
   })
 }
 
-/** A task of Windows that starts at log on, without a window. `cmd` sets variables and writes the log, which tasks cannot. */
+/** A Windows task that starts at logon, without a window. `cmd` sets variables and writes the log, which tasks cannot. */
 export function scheduledTask(
   { command, flags, environment, home }: ServiceDefinition,
   log: string,

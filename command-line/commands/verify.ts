@@ -21,7 +21,7 @@ interface Checked {
   differences: Difference[]
 }
 
-/** Compares files with the digests that were recorded when they were packed, installed or downloaded. Changes nothing. */
+/** Compares files with the digests recorded when they were packed, installed or downloaded. Changes nothing. */
 export async function verify(context: CommandContext, { deep = false, json }: Options<'deep' | 'json'>): Promise<void> {
   const { paths } = await openConfig(context)
   const progress = await showProgress('reading', { plain: deep ? 'lines' : 'nothing' })
@@ -58,7 +58,11 @@ async function verifyPackage(reading: Reading): Promise<Checked> {
   const own = { kind: 'corral', name: `corral ${version}` } as const
   // A checkout contains more than the package.
   if (existsSync(join(packageRoot, 'scripts', 'pack.mjs'))) {
-    return { ...own, result: `a checkout in ${packageRoot}, which has no list of digests`, differences: [] }
+    return {
+      ...own,
+      result: `a checkout in ${packageRoot}: not verified, since only packages have a list of digests`,
+      differences: []
+    }
   }
   const list = await checkDigests(packageRoot, reading)
   if (!list) return { ...own, result: '', differences: [{ path: 'SHA256SUMS', problem: 'is missing' }] }

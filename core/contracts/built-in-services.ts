@@ -60,7 +60,7 @@ export interface UserFileFinder {
 export interface WebPage {
   readonly path: string
   sendPage(reply: FastifyReply): FastifyReply
-  /** Where its conversations are stored, and their limits per key. An empty folder is the usual one. */
+  /** Storage of its conversations, and the limits per key. Without a folder, they are in the data directory. */
   conversations(): { place: 'browser' | 'server'; folder: string; count: number; bytes: number }
 }
 
@@ -250,7 +250,7 @@ declare module './engines.ts' {
     elsewhere(): Elsewhere
     /** As `EngineProvider.held`, from all providers. */
     held(): HeldElsewhere
-    /** As `EngineProvider.standIn`, from the first provider that has one. */
+    /** Like `EngineProvider.standIn`, from the first provider that returns an engine. */
     standIn: NonNullable<EngineProvider['standIn']>
     /** Settings of the scheduler's section that concern providers. */
     readonly settings: {

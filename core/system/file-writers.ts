@@ -148,7 +148,10 @@ export function windowsForeigner(sddl: string, user: string, isFolder: boolean):
   return undefined
 }
 
-/** Keeps other accounts out of a new folder on Windows, where folders below C:\ or D:\ are open to all and modes have no effect. */
+/**
+ * Closes a new folder to other accounts on Windows. Modes have no effect there, and folders below C:\ or D:\ are open
+ * to everyone.
+ */
 export async function keepPrivate(folder: string): Promise<void> {
   if (process.platform !== 'win32') return
   // The owner, the system and administrators.

@@ -14,7 +14,7 @@ export const packageRoot = findPackageRoot()
 
 export const version: string = JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8')).version
 
-/** Returns where a file of an npm package is: in its package, or beside corral's bundle (scripts/bundle.mjs). */
+/** Returns the path of an npm package's file: in node_modules, or beside corral's bundle (scripts/bundle.mjs). */
 export function packagedFile(path: string): string {
   const copy = fileURLToPath(new URL(basename(path), import.meta.url))
   return existsSync(copy) ? copy : join(packageRoot, 'node_modules', path)

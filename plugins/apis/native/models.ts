@@ -139,7 +139,7 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
         ...running.flatMap(record => seenElsewhere(record, caller))
       ]
       return {
-        // In Ollama's order, and with those that are never unloaded first.
+        // Ollama's order: the model that stays longest is first.
         models: models.sort((one, other) => other.expires_at.localeCompare(one.expires_at)),
         loading: [
           ...scheduler

@@ -166,7 +166,11 @@ function digest(text: string | undefined): string | undefined {
   return made
 }
 
-/** Asks one node. @param name the model's name there @throws NodeFault, or the CorralError of a request that no other node would answer either */
+/**
+ * Asks one node.
+ * @param name the model's name there
+ * @throws NodeFault, or the CorralError of a request that no other node would answer either
+ */
 export async function askNode<Answer>(
   member: ClusterNode,
   name: string,

@@ -137,7 +137,7 @@ export function createLeases(core: SchedulerCore) {
   /** Leases the engine of a linked machine if the request would have to wait or to load the model here. */
   function leaseElsewhere(request: LeaseRequest): Lease | undefined {
     const { loadOnly, idle, continues, options, slots = 1, signal } = request
-    // A load with options of its own takes as long there.
+    // With other options, the model would have to be loaded there too.
     if (loadOnly || idle || continues || Object.keys(options).length > 0) return undefined
     const variant = catalog.get(request.model)
     const mode = request.mode ?? 'chat'
@@ -175,8 +175,8 @@ const ENGINE_LOST: readonly ErrorCode[] = errorCodes('engine_crashed engine_unre
 
 /**
  * Returns `withLease`, which leases an engine, uses it and releases it. If the engine crashes before anything was sent
- * to the client, the request is tried once more on a fresh engine. If a linked machine fails, this one answers. A background request that lost its slot to a client
- * waits for another one.
+ * to the client, the request is tried once more on a fresh engine. If a linked machine fails, this one answers. A
+ * background request that lost its slot to a client waits for another one.
  */
 export function retryOnFreshEngine(
   lease: ReturnType<typeof createLeases>['lease'],

@@ -29,7 +29,7 @@ export function download(name: string, type: string, content: BlobPart): void {
 /** Decodes base64. */
 export const bytesOf = (base64: string) => Uint8Array.from(atob(base64), letter => letter.charCodeAt(0))
 
-/** Files of a tool server as those that a user chooses. */
+/** Converts files of a tool server to the form of files that a user chooses. */
 export const filesOf = (files: readonly ResultFile[]): File[] =>
   files.map(({ name, type, data }) => new File([bytesOf(data)], name, { type }))
 
